@@ -1,76 +1,111 @@
 """A generated change log of a table, and what a target must hold after it: for tests of sinks with change streams.
 
-Inserts, updates, deletes, changed keys (a delete and an insert), events that come late or again, and equal versions.
+Inserts, updates, deletes, changed keys (a delete and an insert of one version), snapshot reads, events that come late
+or again, and equal versions.
 """
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-_EPOCH = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+from tests.house.sinks import Chunk, Position
+from tests.support.chunks import chunk
+
+KEY, NEWER_BY = ("shop", "id"), ("file", "pos")
 _KINDS: dict[str, Any] = {
+    "shop": pa.string(),
     "id": pa.int64(),
-    "op": pa.string(),
-    "at": pa.timestamp("us", "UTC"),
+    "file": pa.string(),
     "pos": pa.int64(),
+    "op": pa.string(),
     "note": pa.string(),
 }
 
 
 class Change(NamedTuple):
-    """One event. Its version is `at`, then `pos`."""
+    """One event. Its key is `shop` and `id`, its version `file`, then `pos`."""
 
+    shop: str
     id: int
-    op: str
-    at: dt.datetime
+    file: str
     pos: int
+    op: str
     note: str | None
 
     @property
-    def version(self) -> tuple[dt.datetime, int]:
-        return self.at, self.pos
+    def key(self) -> tuple[str, int]:
+        return self.shop, self.id
+
+    @property
+    def version(self) -> tuple[str, int]:
+        return self.file, self.pos
+
+    @property
+    def is_delete(self) -> bool:
+        return self.op == "d"
 
 
-def history(seed: int, *, changes: int, keys: int, lateness: int = 20) -> list[Change]:
-    """At least so many changes over so many keys, in the order of their arrival."""
+class Row(NamedTuple):
+    """A row of a target. Only one of `on_delete="mark"` may be `gone`."""
+
+    shop: str
+    id: int
+    file: str
+    pos: int
+    note: str | None
+    gone: bool = False
+
+
+def change(key: int, op: str, pos: int, note: str | None = "", *, file: str = "a") -> Change:
+    return Change("x", key, file, pos, op, note)
+
+
+def history(seed: int, *, changes: int = 120, keys: int = 6, per_id: int = 1, lateness: int = 20) -> list[Change]:
+    """At least so many changes over so many keys, in the order of their arrival.
+
+    `per_id`: how many keys share an `id`; with 1, it alone names a row.
+    """
     chance = Random(seed)
     alive: set[int] = set()
     events: list[tuple[float, Change]] = []
 
-    def add(number: int, key: int, op: str) -> None:
-        at = _EPOCH + dt.timedelta(seconds=number // 7)
+    def add(arrival: float, number: int, key: int, op: str) -> None:
+        at = (f"log.{number // 50 + 9:06}", number % 50) if op != "r" else ("", 0)  # a larger position in an older file
         note = None if chance.random() < 0.1 else f"{op} {number}"
-        events.append((number + chance.random() * lateness, Change(key, op, at, number, note)))
+        one = Change(f"{'aB'[key % 2]}{key % 3}", key // per_id, *at, op, note)
+        events.append((arrival + chance.random() * lateness, one))
         alive.discard(key) if op == "d" else alive.add(key)
 
+    for key in chance.sample(range(keys), keys // 2):
+        add(chance.random() * changes / 3, 0, key, "r")
     for number in range(changes):
-        key = chance.randrange(keys)
-        add(number, key, "c" if key not in alive else chance.choice("uuud"))
-        if alive and chance.random() < 0.05:  # a changed key
-            add(number, chance.choice(sorted(alive)), "d")
-            add(number, chance.randrange(keys, 2 * keys), "c")
-        arrival, change = chance.choice(events)
+        key, old, new = (chance.randrange(keys) for _ in range(3))
+        add(number, number, key, "c" if key not in alive else chance.choice("uuud"))
+        if old in alive and old not in (key, new) and chance.random() < 0.2:  # a changed key
+            add(number, number, old, "d")
+            add(number, number, new, "c")
+        arrival, one = chance.choice(events)
         if chance.random() < 0.1:  # again, perhaps much later
-            events.append((number + chance.random() * lateness, change))
-        if chance.random() < 0.05:  # another event of the same version
-            events.append((arrival + chance.uniform(-1, 1), change._replace(op=chance.choice("ud"), note="equal")))
-    return [change for _, change in sorted(events, key=lambda each: each[0])]
+            events.append((number + chance.random() * lateness, one))
+        if chance.random() < 0.1:  # another event of the same version
+            events.append((arrival + chance.uniform(-1, lateness), one._replace(op=chance.choice("ud"), note="equal")))
+    return [one for _, one in sorted(events, key=lambda each: each[0])]
 
 
 def table_of(changes: Iterable[Change], *, flag: str = "") -> pa.Table:
     """The rows of a query: with `op`, or in its place with a boolean column `flag`."""
-    rows = [change._asdict() for change in changes]
-    table = pa.Table.from_pylist(rows, pa.schema(_KINDS))
+    changes = list(changes)
+    columns = zip(*changes, strict=True) if changes else [()] * len(_KINDS)
+    named = zip(_KINDS.items(), columns, strict=True)
+    table = pa.table({name: pa.array(values, kind) for (name, kind), values in named})
     if not flag:
         return table
-    deletes = pa.array([row["op"] == "d" for row in rows], pa.bool_())
-    return table.drop_columns(["op"]).append_column(flag, deletes)
+    return table.drop_columns(["op"]).append_column(flag, pa.array([one.is_delete for one in changes], pa.bool_()))
 
 
 def batches_of(changes: Sequence[Change], size: int) -> Iterator[Sequence[Change]]:
@@ -80,46 +115,82 @@ def batches_of(changes: Sequence[Change], size: int) -> Iterator[Sequence[Change
 
 @dataclass
 class Model:
-    """The rows of a target that applied changes in this order, and remembers every delete."""
+    """The newest version of a key counts; at equality a delete wins, else the row stays. Every delete is remembered."""
 
     mark: bool = False
-    rows: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """By key: the stored columns, with `mark` also `gone`."""
-    _deleted: dict[int, tuple[dt.datetime, int]] = field(default_factory=dict)
+    folds: bool = True
+    """Whether a transaction has only its newest change of each key: the note that a mark keeps depends on it."""
+    _newest: dict[tuple[str, int], Change] = field(default_factory=dict)
+    """By key. A delete has the note of the row that it marks."""
 
     def apply(self, changes: Iterable[Change]) -> Model:
-        for change in changes:
-            stored = self.rows.get(change.id)
-            known = [self._deleted[change.id]] if change.id in self._deleted else []
-            known += [(stored["at"], stored["pos"])] if stored else []
-            newest = max(known, default=None)
-            if change.op == "d":
-                if newest is None or change.version >= newest:
-                    self._delete(change, stored)
-            elif newest is None or change.version > newest:
-                self.rows[change.id] = self._columns(change)
+        """Take the changes of a transaction."""
+        newest: dict[tuple[str, int], Change] = {}
+        for one in changes if self.folds else ():
+            _take(newest, one)
+        for one in newest.values() if self.folds else changes:
+            before = self._newest.get(one.key)
+            _take(self._newest, one._replace(note=before.note) if before and one.is_delete else one)
         return self
 
-    def _delete(self, change: Change, stored: dict[str, Any] | None) -> None:
-        if not self.mark:
-            self.rows.pop(change.id, None)
-            self._deleted[change.id] = change.version
-        elif stored is None:
-            self.rows[change.id] = self._columns(change)
-        else:
-            stored |= {"at": change.at, "pos": change.pos, "gone": True}
-
-    def _columns(self, change: Change) -> dict[str, Any]:
-        columns = {name: value for name, value in change._asdict().items() if name != "op"}
-        return columns | ({"gone": change.op == "d"} if self.mark else {})
+    @property
+    def rows(self) -> list[Row]:
+        kept = (one for one in self._newest.values() if self.mark or not one.is_delete)
+        return sorted(Row(*one.key, *one.version, one.note, one.is_delete) for one in kept)
 
 
-def as_sent(changes: Sequence[Change], found: dict[int, dict[str, Any]], *, flag: str = "") -> list[dict[str, Any]]:
+def _take(rows: dict[tuple[str, int], Change], one: Change) -> None:
+    stored = rows.get(one.key)
+    if stored is None or (one.version, one.is_delete) > (stored.version, stored.is_delete):
+        rows[one.key] = one
+
+
+def rows_of(found: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """The rows of a target that may have numbers as text and leave out NULL."""
+    return sorted(
+        Row(
+            row["shop"],
+            int(row["id"]),
+            row["file"],
+            int(row["pos"]),
+            row.get("note"),
+            row.get("gone") in (True, "true"),
+        )
+        for row in found
+    )
+
+
+def as_sent(changes: Sequence[Change], found: Sequence[Row], *, flag: str = "") -> list[dict[str, Any]]:
     """The rows of a target for `crash_matrix`, which expects every sent row: all of them if the target is as the model.
 
     Else the rows that it holds, none of which was sent.
     """
-    if found != Model(mark=bool(flag)).apply(changes).rows:
-        return [{"op": "not as the model", **row} for row in found.values()]
+    if found != Model(mark=bool(flag), folds=False).apply(changes).rows:
+        return [{"op": "not as the model", **row._asdict()} for row in found]
     rows: list[dict[str, Any]] = table_of(changes, flag=flag).to_pylist()
     return rows
+
+
+def deliveries(
+    seed: int, changes: Sequence[Change], *, flag: str = "", batches: int = 12
+) -> Iterator[tuple[Chunk, Sequence[Change]]]:
+    """Chunks of three segments a batch, which take turns in a random order, and old letters replayed in between."""
+    chance = Random(seed)
+    sent = list(batches_of(changes, -(-len(changes) // batches)))
+    ends: dict[str, Position] = {}
+    for batch, rows in enumerate(sent):
+        waiting = {number: list(enumerate(batches_of(rows[number::3], 4))) for number in range(3)}
+        starts = dict(ends)
+        while numbers := [number for number, parts in waiting.items() if parts]:
+            number = chance.choice(numbers)
+            place, part = waiting[number].pop(0)
+            slot = f"wal/default/{number}"
+            named: dict[str, Any] = {"segment": f"{batch}-{number}", "slot": slot, "after": starts.get(slot)}
+            one = chunk(table_of(part, flag=flag), batch=batch, first=4 * place, **named)
+            ends[slot] = one.position
+            yield one, part
+            if chance.random() < 0.2:  # a letter of an older batch
+                old = chance.randrange(batch + 1)
+                letter, name = chance.sample(sent[old], min(3, len(sent[old]))), f"{batch}-{number}-{place}"
+                named = {"segment": f"letter-{name}", "slot": f"wal/default/0/{old}/{name}"}
+                yield chunk(table_of(letter, flag=flag), batch=old, **named), letter

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,18 @@ import pytest
 from boto3.dynamodb.types import TypeDeserializer
 
 from tests.house.sinks import Rejected
-from tests.support.change_history import Change, Model, as_sent, batches_of, history, table_of
+from tests.support.change_history import (
+    NEWER_BY,
+    Change,
+    Model,
+    Row,
+    as_sent,
+    batches_of,
+    change,
+    history,
+    rows_of,
+    table_of,
+)
 from tests.support.chunks import SLOT, chunk
 from tests.support.dynamodb_tools import opened
 from tests.support.servers.dynamodb_local import DynamoDbLocal
@@ -20,8 +30,8 @@ from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.testing import crash_matrix
 from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink
 
-CHANGES: dict[str, Any] = {"newer_by": ["at", "pos"], "operation": "op"}
-MARKS: dict[str, Any] = {"newer_by": ["at", "pos"], "delete_when": "gone", "on_delete": "mark"}
+CHANGES: dict[str, Any] = {"newer_by": NEWER_BY, "operation": "op"}
+MARKS: dict[str, Any] = {"newer_by": NEWER_BY, "delete_when": "gone", "on_delete": "mark"}
 SINK = SLOT.rpartition("/")[0]
 READ = TypeDeserializer().deserialize
 
@@ -31,13 +41,8 @@ def server(dynamodb_local: DynamoDbLocal) -> DynamoDbLocal:
     return dynamodb_local
 
 
-def rows_in(server: DynamoDbLocal, table: str) -> dict[int, dict[str, Any]]:
-    rows = [{name: READ(value) for name, value in item.items()} for item in server.items(table)]
-    plain = [
-        {**row, "id": int(row["id"]), "pos": int(row["pos"]), "at": dt.datetime.fromisoformat(row["at"])}
-        for row in rows
-    ]
-    return {row["id"]: row for row in plain}
+def rows_in(server: DynamoDbLocal, table: str) -> list[Row]:
+    return rows_of({name: READ(value) for name, value in item.items()} for item in server.items(table))
 
 
 def remembered(server: DynamoDbLocal, table: str) -> tuple[int, int, int]:
@@ -59,7 +64,11 @@ def write(sink: Any, changes: Sequence[Change], batch: int, **more: Any) -> Reje
     ("kind", "options"), [(DynamoDbSink, CHANGES), (DynamoDbSink, MARKS), (DynamoDbPutSink, MARKS)]
 )
 def test_a_history_of_changes_ends_as_its_model(server: DynamoDbLocal, kind: Any, options: dict[str, Any]) -> None:
-    changes, table, model = history(7, changes=1_200, keys=120), server.new_table(), Model(mark=options is MARKS)
+    changes, table, model = (
+        history(7, changes=1_200, keys=120),
+        server.new_table(),
+        Model(mark=options is MARKS, folds=False),
+    )
     with opened(server, table, kind, **options) as sink:
         for batch, some in enumerate(batches_of(changes, 48)):
             assert write(sink, some, batch) is None
@@ -92,78 +101,76 @@ def test_a_kill_at_every_call_ends_as_the_model(server: DynamoDbLocal, kind: Any
     assert min(matrix.crashes, matrix.failures, matrix.takeovers) > 0
 
 
-def row(key: int, op: str, pos: int, note: str | None = "", *, at: int = 0) -> Change:
-    return Change(key, op, dt.datetime(2026, 1, 1, 0, 0, at, tzinfo=dt.UTC), pos, note)
-
-
 def test_at_equal_versions_a_delete_wins_and_else_the_stored_row_stays(server: DynamoDbLocal) -> None:
     table = server.new_table()
     with opened(server, table, **CHANGES) as sink:
-        write(sink, [row(1, "c", 1, "first"), row(2, "c", 1), row(3, "d", 1), row(4, "d", 1)], 0)
-        write(sink, [row(1, "u", 1, "again"), row(2, "d", 1), row(3, "u", 1), row(4, "u", 2)], 1)
-        write(sink, [row(2, "u", 1), row(3, "c", 0, at=1), row(4, "d", 1)], 2)
-    assert {key: found["note"] for key, found in rows_in(server, table).items()} == {1: "first", 3: "", 4: ""}
+        write(sink, [change(1, "c", 1, "first"), change(2, "c", 1), change(3, "d", 1), change(4, "d", 1)], 0)
+        write(sink, [change(1, "u", 1, "again"), change(2, "d", 1), change(3, "u", 1), change(4, "u", 2)], 1)
+        write(sink, [change(2, "u", 1), change(3, "c", 0, file="b"), change(4, "d", 1)], 2)
+    assert {row.id: row.note for row in rows_in(server, table)} == {1: "first", 3: "", 4: ""}
 
 
 @pytest.mark.parametrize("kind", [DynamoDbSink, DynamoDbPutSink])
 def test_a_mark_at_an_equal_version_wins_and_keeps_the_rest_of_the_row(server: DynamoDbLocal, kind: Any) -> None:
     table = server.new_table()
     with opened(server, table, kind, **MARKS) as sink:
-        write(sink, [row(1, "c", 1, "kept"), row(2, "d", 1, "as it came"), row(3, "c", 2, "newer")], 0)
-        write(sink, [row(1, "d", 1, None), row(2, "u", 1, "late"), row(3, "d", 1, None)], 1)
-    found = {key: (each["note"], each["gone"]) for key, each in rows_in(server, table).items()}
-    assert found == {1: ("kept", True), 2: ("as it came", True), 3: ("newer", False)}
+        write(sink, [change(1, "c", 1, "kept"), change(2, "d", 1, "as it came"), change(3, "c", 2, "newer")], 0)
+        write(sink, [change(1, "d", 1, None), change(2, "u", 1, "late"), change(3, "d", 1, None)], 1)
+    assert [row[-2:] for row in rows_in(server, table)] == [("kept", True), ("as it came", True), ("newer", False)]
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_equal_versions_in_two_segments_end_the_same_in_either_order(
     server: DynamoDbLocal, order: Sequence[int]
 ) -> None:
-    table, segments = server.new_table(), [[row(1, "c", 1), row(2, "d", 1)], [row(1, "d", 1), row(2, "u", 1)]]
+    table, segments = (
+        server.new_table(),
+        [[change(1, "c", 1), change(2, "d", 1)], [change(1, "d", 1), change(2, "u", 1)]],
+    )
     with opened(server, table, **CHANGES) as sink:
         for number in order:
             assert sink.write(chunk(table_of(segments[number]), slot=f"{SINK}/{number}")) is None
-    assert rows_in(server, table) == {}
+    assert rows_in(server, table) == []
 
 
 def test_columns_that_a_change_stream_lacks_are_told_before_a_start(server: DynamoDbLocal) -> None:
     for kind, options in ((DynamoDbSink, CHANGES), (DynamoDbPutSink, MARKS)):
         sink = kind(server.new_table(), region=REGION, endpoint_url=server.endpoint, **options)
-        with pytest.raises(PermanentError, match="column 'at' of the change stream is not among"):
+        with pytest.raises(PermanentError, match="column 'file' of the change stream is not among"):
             sink.examine(pa.schema({"id": pa.int64()}))
 
 
 def test_deletes_are_remembered_for_some_batches_and_older_ones_are_refused(server: DynamoDbLocal) -> None:
     table = server.new_table()
     with opened(server, table, **CHANGES, deletes_kept=2) as sink:
-        write(sink, [row(1, "d", 5), row(2, "d", 5), row(3, "c", 1)], 0)
-        write(sink, [row(1, "u", 4), row(2, "d", 6)], 1)
+        write(sink, [change(1, "d", 5), change(2, "d", 5), change(3, "c", 1)], 0)
+        write(sink, [change(1, "u", 4), change(2, "d", 6)], 1)
         assert remembered(server, table) == (2, 2, 0)
         write(sink, [], 2)
         assert remembered(server, table) == (1, 1, 1)  # the second delete of key 2 is younger
-        write(sink, [row(1, "u", 4), row(2, "u", 5)], 3)  # the delete of key 1 is forgotten
+        write(sink, [change(1, "u", 4), change(2, "u", 5)], 3)  # the delete of key 1 is forgotten
         assert remembered(server, table) == (0, 0, 2)
-        letter = chunk(table_of([row(9, "c", 1)]), batch=0, slot=f"{SLOT}/0/letter")
+        letter = chunk(table_of([change(9, "c", 1)]), batch=0, slot=f"{SLOT}/0/letter")
         with pytest.raises(PermanentError, match="remembered from batch 2 on, so rows of batch 0 might"):
             sink.write(letter)
         assert sink.last(letter.position.slot) is None
-    assert rows_in(server, table).keys() == {1, 3}
+    assert [row.id for row in rows_in(server, table)] == [1, 3]
 
 
 def test_a_transaction_holds_a_chunk_of_deletes_alone(server: DynamoDbLocal) -> None:
     table = server.new_table()
     with opened(server, table, **CHANGES) as sink:
         assert sink.max_chunk_rows == 48
-        write(sink, [row(key, "d", 1) for key in range(48)], 0)
+        write(sink, [change(key, "d", 1) for key in range(48)], 0)
         with pytest.raises(PermanentError, match="at most 48 rows"):
-            write(sink, [row(key, "d", 1) for key in range(49)], 1)
+            write(sink, [change(key, "d", 1) for key in range(49)], 1)
     assert remembered(server, table) == (48, 1, 0)
 
 
 @pytest.mark.parametrize("by", ["a process of this sink", "another program"])
 def test_a_change_between_reading_and_writing_is_read_again(server: DynamoDbLocal, by: str) -> None:
     table = server.new_table()
-    newer = {"id": {"N": "1"}, "at": {"S": "2026-01-01T00:00:00.000000Z"}, "pos": {"N": "5"}, "note": {"S": "theirs"}}
+    newer = {"shop": {"S": "x"}, "id": {"N": "1"}, "file": {"S": "a"}, "pos": {"N": "5"}, "note": {"S": "theirs"}}
     with opened(server, table, **CHANGES) as sink, opened(server, table, **CHANGES) as other:
         transact, tried = sink._calls.transact, list[int]()
 
@@ -171,14 +178,14 @@ def test_a_change_between_reading_and_writing_is_read_again(server: DynamoDbLoca
             if not tried and by == "another program":
                 server.put(table, newer)
             elif not tried:
-                other.write(chunk(table_of([row(1, "d", 5)]), slot=f"{SINK}/1"))
+                other.write(chunk(table_of([change(1, "d", 5)]), slot=f"{SINK}/1"))
             tried.append(1)
             return bool(transact(*given))
 
         sink._calls.transact = overtaken
-        assert write(sink, [row(1, "u", 4, "ours"), row(2, "c", 1)], 0) is None
+        assert write(sink, [change(1, "u", 4, "ours"), change(2, "c", 1)], 0) is None
     assert len(tried) == 2
-    notes = {key: found["note"] for key, found in rows_in(server, table).items()}
+    notes = {row.id: row.note for row in rows_in(server, table)}
     assert notes == ({1: "theirs", 2: ""} if by == "another program" else {2: ""})
 
 
@@ -202,14 +209,14 @@ def test_a_stored_version_of_another_type_is_a_refused_row(server: DynamoDbLocal
 @pytest.mark.parametrize("kind", [DynamoDbSink, DynamoDbPutSink])
 def test_a_row_that_cannot_be_applied_is_refused(server: DynamoDbLocal, kind: Any) -> None:
     table = server.new_table()
-    rows = table_of([row(1, "c", 1), row(2, "c", 1), row(3, "c", 1)], flag="gone")
-    rows = rows.set_column(0, "id", pa.array([1, None, 3])).set_column(4, "gone", pa.array([False, False, None]))
+    rows = table_of([change(1, "c", 1), change(2, "c", 1), change(3, "c", 1)], flag="gone")
+    rows = rows.set_column(1, "id", pa.array([1, None, 3])).set_column(5, "gone", pa.array([False, False, None]))
     with opened(server, table, kind, **MARKS) as sink:
         rejected = sink.write(chunk(rows))
     assert rejected == Rejected(
         {1: "column 'id' of the row's key is NULL", 2: "column 'gone' of the change stream is NULL"}
     )
-    assert rows_in(server, table).keys() == (set() if kind is DynamoDbSink else {1})
+    assert [row.id for row in rows_in(server, table)] == ([] if kind is DynamoDbSink else [1])
 
 
 def test_arguments_that_cannot_work_are_refused() -> None:
@@ -217,7 +224,7 @@ def test_arguments_that_cannot_work_are_refused() -> None:
         DynamoDbPutSink("orders", **CHANGES)
     for kind in (DynamoDbSink, DynamoDbPutSink):
         with pytest.raises(ConfigError, match="needs key and newer_by"):
-            kind("orders", row_key="at", **MARKS)
+            kind("orders", row_key="file", **MARKS)
     assert DynamoDbSink("orders", **CHANGES).max_concurrency == 1
     assert DynamoDbPutSink("orders", **MARKS).idempotent
 

@@ -11,7 +11,18 @@ import pyarrow as pa
 import pytest
 
 from tests.house.sinks import Rejected
-from tests.support.change_history import Change, Model, as_sent, batches_of, history, table_of
+from tests.support.change_history import (
+    NEWER_BY,
+    Change,
+    Model,
+    Row,
+    as_sent,
+    batches_of,
+    change,
+    history,
+    rows_of,
+    table_of,
+)
 from tests.support.chunks import SLOT, chunk
 from tests.support.redis_tools import VARIABLE, opened
 from tests.support.servers.redis_server import PASSWORD, RedisServer
@@ -20,19 +31,14 @@ from wal_sink.testing import crash_matrix
 from wal_sink_backends.redis.rows import LEDGER
 from wal_sink_backends.redis.sink import RedisSink
 
-CHANGES: dict[str, Any] = {"newer_by": ["at", "pos"], "operation": "op"}
-MARKS: dict[str, Any] = {"newer_by": ["at", "pos"], "delete_when": "gone", "on_delete": "mark"}
+CHANGES: dict[str, Any] = {"newer_by": NEWER_BY, "operation": "op"}
+MARKS: dict[str, Any] = {"newer_by": NEWER_BY, "delete_when": "gone", "on_delete": "mark"}
 SINK = SLOT.rpartition("/")[0]
 
 
-def rows_in(server: RedisServer) -> dict[int, dict[str, Any]]:
+def rows_in(server: RedisServer) -> list[Row]:
     with server.client() as client:
-        found = [client.hgetall(key) for key in client.scan_iter("orders:*", count=10_000)]
-    rows: list[dict[str, Any]] = [
-        {"note": None, **row, "id": int(row["id"]), "pos": int(row["pos"]), "at": dt.datetime.fromisoformat(row["at"])}
-        for row in found
-    ]
-    return {row["id"]: {**row, **({"gone": row["gone"] == "true"} if "gone" in row else {})} for row in rows}
+        return rows_of(client.hgetall(key) for key in client.scan_iter("orders:*", count=10_000))
 
 
 def remembered(server: RedisServer) -> tuple[int, int]:
@@ -52,7 +58,7 @@ def write(sink: RedisSink, changes: Sequence[Change], batch: int, **more: Any) -
 
 @pytest.mark.parametrize("options", [CHANGES, MARKS], ids=["delete", "mark"])
 def test_a_history_of_changes_ends_as_its_model(server: RedisServer, options: dict[str, Any]) -> None:
-    changes, model = history(7, changes=4_000, keys=300), Model(mark=options is MARKS)
+    changes, model = history(7, changes=4_000, keys=300), Model(mark=options is MARKS, folds=False)
     with opened(server, **options) as sink:
         for batch, some in enumerate(batches_of(changes, 150)):
             assert write(sink, some, batch) is None
@@ -91,29 +97,25 @@ def test_a_kill_at_every_call_ends_as_the_model(server: RedisServer, monkeypatch
     assert min(matrix.crashes, matrix.failures, matrix.takeovers) > 0
 
 
-def row(key: int, op: str, pos: int, note: str | None = "", *, at: int = 0) -> Change:
-    return Change(key, op, dt.datetime(2026, 1, 1, 0, 0, at, tzinfo=dt.UTC), pos, note)
-
-
 def test_at_equal_versions_a_delete_wins_and_else_the_stored_row_stays(server: RedisServer) -> None:
     with opened(server, **CHANGES) as sink:
-        write(sink, [row(1, "c", 1, "first"), row(2, "c", 1), row(3, "d", 1), row(4, "d", 1)], 0)
-        write(sink, [row(1, "u", 1, "again"), row(2, "d", 1), row(3, "u", 1), row(4, "u", 2)], 1)
-        write(sink, [row(2, "u", 1), row(3, "c", 0, at=1), row(4, "d", 1)], 2)
-    assert {key: found["note"] for key, found in rows_in(server).items()} == {1: "first", 3: "", 4: ""}
+        write(sink, [change(1, "c", 1, "first"), change(2, "c", 1), change(3, "d", 1), change(4, "d", 1)], 0)
+        write(sink, [change(1, "u", 1, "again"), change(2, "d", 1), change(3, "u", 1), change(4, "u", 2)], 1)
+        write(sink, [change(2, "u", 1), change(3, "c", 0, file="b"), change(4, "d", 1)], 2)
+    assert {row.id: row.note for row in rows_in(server)} == {1: "first", 3: "", 4: ""}
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_equal_versions_in_two_segments_end_the_same_in_either_order(server: RedisServer, order: Sequence[int]) -> None:
-    segments = [[row(1, "c", 1), row(2, "d", 1)], [row(1, "d", 1), row(2, "u", 1), row(3, "c", 1)]]
+    segments = [[change(1, "c", 1), change(2, "d", 1)], [change(1, "d", 1), change(2, "u", 1), change(3, "c", 1)]]
     with opened(server, **CHANGES) as sink:
         for number in order:
             assert write(sink, segments[number], 0, slot=f"{SINK}/{number}") is None
-    assert rows_in(server).keys() == {3}
+    assert [row.id for row in rows_in(server)] == [3]
 
 
 def test_columns_that_a_change_stream_lacks_are_told_before_a_start(server: RedisServer) -> None:
-    with pytest.raises(PermanentError, match="column 'at' of the change stream is not among"):
+    with pytest.raises(PermanentError, match="column 'file' of the change stream is not among"):
         RedisSink(server.url, key="orders:{id}", password_env=VARIABLE, **CHANGES).examine(
             pa.schema({"id": pa.int64()})
         )
@@ -121,22 +123,22 @@ def test_columns_that_a_change_stream_lacks_are_told_before_a_start(server: Redi
 
 def test_deletes_are_remembered_for_some_batches_and_older_ones_are_refused(server: RedisServer) -> None:
     with opened(server, **CHANGES, deletes_kept=2) as sink:
-        write(sink, [row(1, "d", 5), row(2, "d", 5), row(3, "c", 1)], 0)
-        write(sink, [row(1, "u", 4), row(2, "d", 6)], 1)
+        write(sink, [change(1, "d", 5), change(2, "d", 5), change(3, "c", 1)], 0)
+        write(sink, [change(1, "u", 4), change(2, "d", 6)], 1)
         assert remembered(server) == (2, 0)
         write(sink, [], 2)
         assert remembered(server) == (1, 1)  # the second delete of key 2 is younger
-        write(sink, [row(1, "u", 4), row(2, "u", 5)], 3)  # the delete of key 1 is forgotten
-        letter = chunk(table_of([row(9, "c", 1)]), batch=0, slot=f"{SLOT}/0/letter")
+        write(sink, [change(1, "u", 4), change(2, "u", 5)], 3)  # the delete of key 1 is forgotten
+        letter = chunk(table_of([change(9, "c", 1)]), batch=0, slot=f"{SLOT}/0/letter")
         with pytest.raises(PermanentError, match="remembered from batch 2 on, so rows of batch 0 might"):
             sink.write(letter)
         assert sink.last(letter.position.slot) is None
-    assert rows_in(server).keys() == {1, 3}
+    assert [row.id for row in rows_in(server)] == [1, 3]
 
 
 def test_a_row_that_cannot_be_applied_is_refused_with_nothing_written(server: RedisServer) -> None:
-    rows = table_of([row(1, "c", 1), row(2, "t", 1), row(3, "c", 1), row(4, "c", 1)])
-    rows = rows.set_column(0, "id", pa.array([1, 2, None, 4])).set_column(3, "pos", pa.array([1, 1, 1, None]))
+    rows = table_of([change(1, "c", 1), change(2, "t", 1), change(3, "c", 1), change(4, "c", 1)])
+    rows = rows.set_column(1, "id", pa.array([1, 2, None, 4])).set_column(3, "pos", pa.array([1, 1, 1, None]))
     with opened(server, **CHANGES) as sink:
         rejected = sink.write(chunk(rows))
         assert sink.last(SLOT) is None
@@ -147,7 +149,7 @@ def test_a_row_that_cannot_be_applied_is_refused_with_nothing_written(server: Re
             3: "column 'pos' of the change stream is NULL",
         }
     )
-    assert rows_in(server) == {}
+    assert rows_in(server) == []
 
 
 @pytest.mark.parametrize(
@@ -157,9 +159,13 @@ def test_a_row_that_cannot_be_applied_is_refused_with_nothing_written(server: Re
         ([-10, -(10**15), 0], [-9, 10**15, 2**62]),
         ([Decimal("9.50"), Decimal("-0.01"), Decimal("1E-2")], [Decimal("10.05"), Decimal("0.00"), Decimal("0.10")]),
         (["binlog.000009", "Z", ""], ["binlog.000010", "a", "\0"]),
+        (
+            [dt.datetime(1969, 12, 31, tzinfo=dt.UTC), dt.datetime(2026, 1, 1, tzinfo=dt.UTC)],
+            [dt.datetime(1970, 1, 1, tzinfo=dt.UTC), dt.datetime(2026, 1, 1, 0, 0, 1, tzinfo=dt.UTC)],
+        ),
         ([dt.date(1, 1, 1), dt.date(1969, 12, 31), dt.date(2025, 9, 30)], [dt.date(9999, 1, 1)] * 3),
     ],
-    ids=["integers", "negative numbers", "decimals", "texts", "dates"],
+    ids=["integers", "negative numbers", "decimals", "texts", "moments", "dates"],
 )
 def test_versions_are_compared_as_what_they_are(server: RedisServer, older: list[Any], newer: list[Any]) -> None:
     keys = list(range(len(older)))
@@ -191,13 +197,9 @@ def test_a_stored_version_of_another_type_is_a_refused_row(server: RedisServer, 
 
 def test_columns_of_a_mark_keep_the_rest_of_the_row(server: RedisServer) -> None:
     with opened(server, **MARKS) as sink:
-        write(sink, [row(1, "c", 1, "kept"), row(1, "d", 2, None), row(2, "d", 1, "as it came")], 0)
-        write(sink, [row(1, "u", 2, "late"), row(2, "u", 2, "new life")], 1)
-    found = rows_in(server)
-    assert {key: (each["note"], each["pos"], each["gone"]) for key, each in found.items()} == {
-        1: ("kept", 2, True),
-        2: ("new life", 2, False),
-    }
+        write(sink, [change(1, "c", 1, "kept"), change(1, "d", 2, None), change(2, "d", 1, "as it came")], 0)
+        write(sink, [change(1, "u", 2, "late"), change(2, "u", 2, "new life")], 1)
+    assert [row[3:] for row in rows_in(server)] == [(2, "kept", True), (2, "new life", False)]
 
 
 def test_keys_of_the_memory_must_be_ours(server: RedisServer) -> None:
@@ -205,7 +207,7 @@ def test_keys_of_the_memory_must_be_ours(server: RedisServer) -> None:
         with server.client() as client, opened(server, **CHANGES) as sink:
             client.set(f"{LEDGER}{SINK}/{name}", "mine")
             with pytest.raises(PermanentError, match=f"{SINK}/{name}' is a string already; expected a {expected}"):
-                write(sink, [row(1, "c", 1)], 0)
+                write(sink, [change(1, "c", 1)], 0)
             client.delete(f"{LEDGER}{SINK}/{name}")
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.support.change_streams import KEY, NEWER_BY, deliveries, history
+from tests.support.change_history import KEY, NEWER_BY, deliveries, history
 from tests.support.chunks import CONTEXT
 from tests.support.forked import ForkedChild
 from tests.support.waiting import PATIENCE_S
@@ -27,7 +27,7 @@ def _live(url: str, seed: int) -> None:
     options: dict[str, Any] = {"mode": "upsert", "key": KEY, "newer_by": NEWER_BY, "operation": "op"}
     sink = SqlSink(url, "flights", busy_timeout_s=1, connect_timeout_s=PATIENCE_S, **options)
     _patiently(partial(sink.open, CONTEXT))
-    for one, _ in deliveries(seed, history(seed, keys=KEYS, changes=CHANGES), without="gone"):
+    for one, _ in deliveries(seed, history(seed, keys=KEYS, changes=CHANGES)):
         assert _patiently(partial(sink.write, one)) is None
         print("wrote", one.key)  # noqa: T201 - read by the test
     sink.close()

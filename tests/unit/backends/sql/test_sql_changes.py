@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.house.sinks import Chunk, Position, Rejected
-from tests.support.change_streams import KEY, NEWER_BY, Event, Model, deliveries, history, table_of
+from tests.support.change_history import KEY, NEWER_BY, Change, Model, Row, deliveries, history, table_of
 from tests.support.chunks import chunk
 from tests.support.sql_chunks import opened
 from tests.support.waiting import PATIENCE_S
@@ -23,7 +23,7 @@ from wal_sink_backends.sql.base.dialect import LEDGER
 from wal_sink_backends.sql.sink import SqlSink
 
 DELETED = "wal_sink_deleted_flights"
-ROWS = "SELECT shop, id, file, pos, value FROM flights ORDER BY 1, 2"
+ROWS = "SELECT shop, id, file, pos, note FROM flights ORDER BY 1, 2"
 
 
 @pytest.fixture
@@ -36,21 +36,25 @@ def query(path: Path, *statements: str) -> list[tuple[Any, ...]]:
         return [connection.execute(statement).fetchall() for statement in statements][-1]
 
 
+def rows_in(path: Path, more: str = "") -> list[Row]:
+    return sorted(Row(*values) for values in query(path, f"SELECT shop, id, file, pos, note{more} FROM flights"))
+
+
 def sink_to(path: Path, **options: Any) -> SqlSink:
     given = {"mode": "upsert", "key": KEY, "newer_by": NEWER_BY, "operation": "op", **options}
     return SqlSink(f"sqlite:///{path}", "flights", **given)
 
 
-def change(op: str, pos: int, value: str | None = None, *, number: int = 1, file: str = "a") -> Event:
-    return Event("x", number, file, pos, op, value)
+def change(op: str, pos: int, value: str | None = None, *, number: int = 1, file: str = "a") -> Change:
+    return Change("x", number, file, pos, op, value)
 
 
-def sent(*events: Event, batch: int = 0, slot: str = "wal/default/0", after: Position | None = None) -> Chunk:
-    rows = table_of(events).drop_columns(["gone"])
+def sent(*events: Change, batch: int = 0, slot: str = "wal/default/0", after: Position | None = None) -> Chunk:
+    rows = table_of(events)
     return chunk(rows, batch=batch, segment=f"{batch}-{slot[-1]}", slot=slot, after=after)
 
 
-def write_each(sink: SqlSink, *parts: Sequence[Event]) -> None:
+def write_each(sink: SqlSink, *parts: Sequence[Change]) -> None:
     """Write parts as segments of one batch."""
     for number, events in enumerate(parts):
         assert sink.write(sent(*events, slot=f"wal/default/{number}")) is None
@@ -60,21 +64,20 @@ def write_each(sink: SqlSink, *parts: Sequence[Event]) -> None:
 def test_a_change_stream_ends_as_its_model(path: Path, seed: int) -> None:
     model = Model()
     with opened(sink_to(path)) as sink:
-        for one, events in deliveries(seed, history(seed), without="gone"):
+        for one, events in deliveries(seed, history(seed, per_id=2)):
             assert sink.write(one) is None
-            model.take(events)
-    assert query(path, ROWS) == model.stored()
+            model.apply(events)
+    assert rows_in(path) == model.rows
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_change_stream_that_marks_ends_as_its_model(path: Path, seed: int) -> None:
-    model = Model()
+    model = Model(mark=True)
     with opened(sink_to(path, operation=None, delete_when="gone", on_delete="mark")) as sink:
-        for one, events in deliveries(seed, history(seed), without="op"):
+        for one, events in deliveries(seed, history(seed, per_id=2), flag="gone"):
             assert sink.write(one) is None
-            model.take(events)
-    found = query(path, "SELECT shop, id, file, pos, value, gone FROM flights")
-    assert sorted((*row[:-1], bool(row[-1])) for row in found) == model.stored_with_marks()
+            model.apply(events)
+    assert rows_in(path, ", gone") == model.rows
 
 
 class _Killed(BaseException):
@@ -97,9 +100,9 @@ def test_a_kill_at_any_statement_leaves_the_change_stream_as_its_model(
     def connect(*arguments: Any, **options: Any) -> Any:
         return Dying(*arguments, **options)
 
-    model, chunks = Model(), list(deliveries(3, history(3, keys=3, changes=14), without="gone", batches=3))
+    model, chunks = Model(), list(deliveries(3, history(3, keys=3, changes=14), batches=3))
     for _, events in chunks:
-        model.take(events)
+        model.apply(events)
     with monkeypatch.context() as patched:
         patched.setattr(sqlite3, "connect", connect)
         moment, left = 1, 0
@@ -114,7 +117,7 @@ def test_a_kill_at_any_statement_leaves_the_change_stream_as_its_model(
                 except _Killed:
                     continue
                 break
-            assert query(path, ROWS) == model.stored(), moment
+            assert rows_in(path) == model.rows, moment
     assert moment > 200
 
 
@@ -148,8 +151,8 @@ def test_both_events_of_a_changed_key_arrive_in_any_order(path: Path) -> None:
 
 def test_a_row_of_a_change_stream_that_cannot_be_applied_is_rejected(path: Path) -> None:
     rows = [change("d", 9), change("t", 9), change("c", 9, number=2), change("c", 9, number=3)]
-    table = table_of(rows).drop_columns(["gone"])
-    table = table.set_column(1, "id", pa.array([1, 1, None, 3], pa.int32()))
+    table = table_of(rows)
+    table = table.set_column(1, "id", pa.array([1, 1, None, 3]))
     table = table.set_column(3, "pos", pa.array([9, 9, 9, None], pa.int64()))
     with opened(sink_to(path)) as sink:
         assert sink.write(sent(change("c", 1, "old"))) is None
@@ -255,7 +258,7 @@ def test_a_table_of_deletes_that_is_missing_is_refused(path: Path) -> None:
         assert sink.write(first) is None
     findings = [finding.found for finding in sink_to(path).examine(first.table.schema)]
     assert [text.partition(": ")[2] for text in findings[1:]] == [
-        "the table takes the columns shop, id, file, pos, value",
+        "the table takes the columns shop, id, file, pos, note",
         "the table takes the columns shop, id, file, pos, wal_sink_batch, wal_sink_wal",
     ]
     query(path, f"DROP TABLE {DELETED}")
@@ -281,7 +284,7 @@ def test_what_a_change_stream_needs(path: Path) -> None:
     with pytest.raises(ConfigError, match="expected at most 63 bytes, found 67"):
         SqlSink("postgresql://db/shop", "t" * 50, mode="upsert", key="id", newer_by="at", operation="op")
     with opened(sink_to(path)) as sink, pytest.raises(PermanentError, match="column 'op' of the change stream"):
-        sink.write(chunk(table_of([change("c", 1)]).drop_columns(["op", "gone"])))
+        sink.write(chunk(table_of([change("c", 1)]).drop_columns(["op"])))
     assert sink_to(path).max_concurrency == 1
 
 
