@@ -124,7 +124,7 @@ class Changes:
         of the rows.
         """
         deletes = self.deletes(table)
-        keys, versions = _values(table, self.key), _values(table, self.newer_by)
+        keys, versions = values_by_row(table, self.key), values_by_row(table, self.newer_by)
         best: dict[tuple[Any, ...], int] = {}
         for row, key in enumerate(keys):
             known = best.setdefault(key, row)
@@ -133,9 +133,10 @@ class Changes:
         return sorted(best.values())
 
 
-def _values(table: pa.Table, names: Sequence[str]) -> list[tuple[Any, ...]]:
+def values_by_row(table: pa.Table, names: Sequence[str]) -> list[tuple[Any, ...]]:
     """The values of some columns, by row."""
-    return list(zip(*(_values_of(table.column(name)) for name in names), strict=True))
+    columns = [_values_of(table.column(name)) for name in names]
+    return list(zip(*columns, strict=True)) if columns else [()] * table.num_rows
 
 
 def _values_of(column: Any) -> list[Any]:
@@ -148,12 +149,10 @@ def _values_of(column: Any) -> list[Any]:
     return array.to_pylist()  # type: ignore[no-any-return]
 
 
-def warn_of_repeated_keys(table: pa.Table, key: Sequence[str], what: str) -> None:
-    """Warn, once in this process, of rows of a plain upsert that have one key. `what`: the sink, without secrets."""
-    if any(pa.types.is_nested(table.schema.field(name).type) for name in key):
-        return
-    if table.select([*key]).group_by([*key]).aggregate([]).num_rows < table.num_rows:
+def warn_of_repeated_keys(rows: int, keys: int, what: str) -> None:
+    """Warn, once in this process, of a plain upsert's rows that have fewer keys. `what`: the sink, without secrets."""
+    if keys < rows:
         warn_once(
-            f"{what}: several rows of a chunk have one key, and without newer_by the row that comes last stays. "
-            "Segments of a batch have no order. Pass newer_by, a column that tells which row is the newest"
+            f"{what}: several rows at once have one key, and without newer_by the row that comes last stays. Segments "
+            "of a batch have no order. Pass newer_by, a column that tells which row is the newest"
         )

@@ -196,7 +196,7 @@ class DeltaSink(ReadySink, CommitSink):
                     table.add_columns(new)
                     continue  # somebody may have altered it since
                 if self._upserts is not None:
-                    self._upserts.merge(table, [file.path for file in files], stored, told, what)
+                    self._upserts.merge(table, [file.path for file in files], stored, told)
                     return
                 added = _added(table, files, columns_with_bounds(state), what)
                 table.append(added, stored, told)

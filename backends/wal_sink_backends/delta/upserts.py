@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from wal_sink.errors import ConfigError, PermanentError
-from wal_sink_backends.common.changes import Changes
-from wal_sink_backends.common.columns import array_of, is_text, text_bytes
+from wal_sink_backends.common.changes import Changes, values_by_row, warn_of_repeated_keys
 
 if TYPE_CHECKING:
     from wal_sink_backends.delta.table import Table
@@ -23,6 +22,8 @@ SOURCE, TARGET = "s", "t"
 class Upserts:
     """How rows replace others. Plain data, pickled with the sink."""
 
+    what: str
+    """The sink, for messages."""
     key: tuple[str, ...]
     newer_by: tuple[str, ...]
     changes: Changes | None
@@ -44,7 +45,7 @@ class Upserts:
         made = Changes.of(
             what, key=key, newer_by=newer_by, operation=None, delete_when=delete_when, on_delete=on_delete
         )
-        return cls(key, newer_by, made)
+        return cls(what, key, newer_by, made)
 
     def check(self, schema: pa.Schema, what: str) -> None:
         """Compare with the columns of a batch. Raises `PermanentError`."""
@@ -89,7 +90,7 @@ class Upserts:
     def _newest(self, table: pa.Table) -> list[int]:
         if self.changes is not None:
             return self.changes.newest(table)
-        keys, versions = _values(table, self.key), _values(table, self.newer_by)
+        keys, versions = values_by_row(table, self.key), values_by_row(table, self.newer_by)
         best: dict[tuple[Any, ...], int] = {}
         for row, key in enumerate(keys):
             known = best.setdefault(key, row)
@@ -97,18 +98,13 @@ class Upserts:
                 best[key] = row
         return sorted(best.values())
 
-    def merge(
-        self,
-        table: Table,
-        paths: Sequence[str],
-        positions: Mapping[str, int],
-        told: Mapping[str, object],
-        what: str,
-    ) -> None:
+    def merge(self, table: Table, paths: Sequence[str], positions: Mapping[str, int], told: Mapping[str, Any]) -> None:
         """Commit the rows of some files with positions, as `Table.append` commits files. VACUUM deletes the files: the
         library deletes while it holds Python's lock.
         """
-        rows = self.folded(map(table.read, paths), what)
+        rows = self.folded(map(table.read, paths), f"batch {told['batch']}: {self.what}")
+        if not self.newer_by:
+            warn_of_repeated_keys(told["rows"], rows.num_rows, self.what)
         if not table.merge(rows, self.same_key, self.updates(rows.column_names), positions, told):
             table.append([], positions, told)
 
@@ -149,12 +145,6 @@ def _names(names: Sequence[str]) -> tuple[str, ...]:
 
 def _age(version: tuple[Any, ...]) -> list[tuple[bool, Any]]:
     return [(value is not None, 0 if value is None else value) for value in version]
-
-
-def _values(table: pa.Table, names: Sequence[str]) -> list[tuple[Any, ...]]:
-    columns = [table.column(name) for name in names]
-    lists = [text_bytes(column) if is_text(column.type) else array_of(column).to_pylist() for column in columns]
-    return list(zip(*lists, strict=True)) if lists else [()] * table.num_rows
 
 
 def quoted(name: str) -> str:

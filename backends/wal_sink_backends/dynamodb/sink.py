@@ -13,7 +13,7 @@ from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink.support.arguments import one_of
 from wal_sink.support.texts import Finding, fine
-from wal_sink_backends.common.changes import OnDelete
+from wal_sink_backends.common.changes import OnDelete, warn_of_repeated_keys
 from wal_sink_backends.common.newest import DELETES_KEPT, Events, NewestWins
 from wal_sink_backends.common.pacing import Patience
 from wal_sink_backends.common.sinks import IfRecreated, LedgerSink, ReadySink, name_of, reached
@@ -61,7 +61,9 @@ class _OneTable(ReadySink, ABC):
         stored = chunk if events is None else replace(chunk, table=events.stored)
         items, refused = encoded(stored, self._target.row_key, self._target.nulls, calls.keys, what)
         if events is None:
-            return last_of_each_key(items), refused, None
+            last = last_of_each_key(items)
+            warn_of_repeated_keys(len(items), len(last), repr(self))
+            return last, refused, None
         return items, refused | events.refused, events
 
     def _key_finding(self, calls: Calls, schema: Any) -> Finding:

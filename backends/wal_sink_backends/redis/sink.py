@@ -18,7 +18,7 @@ from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink.support.arguments import check_seconds, one_of
 from wal_sink.support.secrets import mask_url
 from wal_sink.support.texts import Finding, fine
-from wal_sink_backends.common.changes import OnDelete
+from wal_sink_backends.common.changes import OnDelete, warn_of_repeated_keys
 from wal_sink_backends.common.newest import DELETES_KEPT, Events, NewestWins, too_old
 from wal_sink_backends.common.options import from_environment
 from wal_sink_backends.common.sinks import LedgerSink, name_of
@@ -178,6 +178,8 @@ class RedisSink(LedgerSink):
         keys, values, refused = self._encoded(chunk, events, what)
         if refused:
             return Rejected(refused)
+        if self._rule is None and self._kind == "hash":
+            warn_of_repeated_keys(len(keys), len({*keys}), repr(self))
         if len(keys) + len(values) > MOST_ARGUMENTS and not self._takes_many:
             raise PermanentError(
                 f"{what}: {len(keys)} rows are {len(keys) + len(values)} arguments, but a Redis before version 7 "

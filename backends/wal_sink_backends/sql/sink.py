@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
+import pyarrow as pa
+
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.sinks.base import Rejected
 from wal_sink.sinks.failures import ForgottenError
@@ -340,7 +342,9 @@ class SqlSink(LedgerSink):
                 parts = stream.parts(connection, chunk, known, deleted, covered)
             else:
                 if self._key and not self._newer_by:
-                    warn_of_repeated_keys(chunk.table, self._key, repr(self))
+                    with suppress(pa.ArrowNotImplementedError):  # keys that Arrow does not compare
+                        keys = chunk.table.group_by([*self._key]).aggregate([]).num_rows
+                        warn_of_repeated_keys(chunk.num_rows, keys, repr(self))
                 replacing = replacing_in(chunk.table.schema, self._key, self._newer_by)
                 putting = partial(self._dialect.putting, connection, self._table, replacing=replacing)
                 parts = iter([Part(chunk.table, range(chunk.num_rows), known, putting)])

@@ -76,12 +76,15 @@ def test_texts_that_are_no_utf8_are_told_and_never_become_one_key(server: Dynamo
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_of_two_rows_of_one_key_the_last_stays(server: DynamoDbServer, kind: Any) -> None:
+def test_of_two_rows_of_one_key_the_last_stays(
+    server: DynamoDbServer, kind: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     table = server.new_table(id="N", day="S")
     rows = pa.table({"id": [1, 2, 1], "day": ["mo", "mo", "mo"], "late": [1, 2, 3]})
     with opened(server, table, kind) as sink:
         sink.write(chunk(rows))
     assert {item["id"]["N"]: item["late"]["N"] for item in server.items(table)} == {"1": "3", "2": "2"}
+    assert "several rows at once have one key" in caplog.text
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -51,6 +51,17 @@ def test_a_row_of_a_known_key_replaces_its_fields_and_null_removes_one(server: R
         assert client.hgetall("orders:1") == {"mine": "kept", "id": "1", "note": "newer"}
 
 
+def test_of_two_rows_of_one_key_the_last_stays(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    rows = pa.table({"id": [1, 2, 1], "late": [1, 2, 3]})
+    with opened(server, kind="set", key="all") as sink:
+        sink.write(chunk(rows))
+    assert "have one key" not in caplog.text
+    with opened(server) as sink, server.client() as client:
+        sink.write(chunk(rows, slot="wal/other/0"))
+        assert [client.hget(f"orders:{number}", "late") for number in (1, 2)] == ["3", "2"]
+    assert "several rows at once have one key" in caplog.text
+
+
 def test_texts_of_any_bytes_stay_apart(server: RedisServer) -> None:
     """JSON would make U+FFFD of both, and one key of two rows."""
     rows = pa.table({"id": raw_texts(b"\xff", b"\xfe", b"ok", None), "n": [1, 2, 3, 4]}).slice(0, 3)

@@ -126,6 +126,17 @@ def test_a_catch_up_after_a_rollback_brings_no_older_row_back(tmp_path: Path) ->
     assert rows_of(rows_in(folder)) == model.rows
 
 
+def test_two_rows_of_one_key_without_a_version_are_warned_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [pa.table({"id": ids, "n": [1, 2]}) for ids in ([1, 2], [1, 1], [2, 2])]
+    with opened(tmp_path / "t", context(columns=["id", "n"]), mode="upsert", key="id", create=True) as sink:
+        for number, table in enumerate(rows):
+            sink.commit(batch(sink, number, table))
+    assert sorted(tuple(row.values()) for row in rows_in(tmp_path / "t")) == [(1, 2), (2, 2)]
+    assert ["several rows at once have one key" in record.getMessage() for record in caplog.records] == [True]
+
+
 def test_plain_upserts_of_names_and_texts_that_need_quotes(tmp_path: Path) -> None:
     """delta#338: two rows of a batch with one key fail no MERGE."""
     names = ['Key"1', "select", "v-2", "note"]

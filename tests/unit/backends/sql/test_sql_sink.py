@@ -284,11 +284,21 @@ def trigger(how: str) -> str:
     return f"CREATE TRIGGER picky BEFORE INSERT ON flights WHEN NEW.id = 2 BEGIN SELECT RAISE({how}, 'no twos'); END"
 
 
-def test_upsert_replaces_rows_of_the_same_key(path: Path) -> None:
+def test_upsert_replaces_rows_of_the_same_key(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A chunk that holds a key twice is warned of once, since nobody knows which row is newer."""
     for sink in opened(SqlSink(f"sqlite:///{path}", "flights", mode="upsert", key=("id",))):
-        sink.write(chunk(pa.table({"id": [1, 2, 1], "late": [5, 6, 7]})))
-        sink.write(chunk(pa.table({"id": [2, 3], "late": [8, 9]}), first=3))
+        sink.write(chunk(pa.table({"id": [2, 3], "late": [1, 9]})))
+        assert not caplog.records
+        sink.write(chunk(pa.table({"id": [1, 2, 1], "late": [5, 6, 7]}), first=2))
+        sink.write(chunk(pa.table({"id": [2, 2], "late": [7, 8]}), first=5))
     assert stored(path, "id, late") == [(1, 7), (2, 8), (3, 9)]
+    assert ["several rows at once have one key" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_keys_that_arrow_does_not_compare_are_upserted(path: Path) -> None:
+    for sink in opened(SqlSink(f"sqlite:///{path}", "flights", mode="upsert", key="id")):
+        sink.write(chunk(pa.table({"id": [[1], [1]], "late": [5, 6]})))
+    assert stored(path, "id, late") == [("[1]", 6)]
 
 
 @pytest.mark.parametrize(
