@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.chaos.backend_life import NAME, ids_of, live
 from tests.chaos.lives import tally
 from tests.chaos.moments import Seen, query_met
 from tests.chaos.scenario import Effort, Outcome
-from tests.chaos.targets import Row
 from tests.house.log import paths
 from tests.support.forked import ForkedChild
 from tests.support.processes import Child
@@ -47,8 +46,8 @@ class Target:
     url: str
     ids: Callable[[], Sequence[int]]
     environment: Mapping[str, str] = field(default_factory=dict)
-    rows: Callable[[], Sequence[Row]] = list
-    """Whole rows, of a lake table."""
+    rows: Callable[[], Sequence[Any]] = list
+    """Whole rows, of a lake table or a change stream."""
 
 
 def killed_before(target_in: Callable[[Path], AbstractContextManager[Target]], effort: Effort) -> Outcome:
@@ -113,7 +112,7 @@ def deaths(kills: int, chance: random.Random) -> list[Death]:
 class Lives:
     """The processes over one WAL, one after the other, and the state in which each was killed."""
 
-    def __init__(self, effort: Effort, target: Target) -> None:
+    def __init__(self, effort: Effort, target: Target, run: Callable[[Path, int, int, str], None] = live) -> None:
         self.place = Home(effort.folder)
         self.chance = random.Random(effort.seed)
         self.outcome = Outcome()
@@ -122,6 +121,7 @@ class Lives:
         """Completed batches of each life."""
         self._effort = effort
         self._target = target
+        self._run = run
         self._spans: list[Span] = []
 
     @property
@@ -149,9 +149,9 @@ class Lives:
         self.outcome.rounds += 1
         return True
 
-    def finish(self) -> int:
-        """Run a last life that nobody kills. Return the number of batches at its end."""
-        batches = self.seen().completed + 2
+    def finish(self, batches: int = 0) -> int:
+        """Run a last life that nobody kills. Return the number of batches at its end, by default two more."""
+        batches = batches or self.seen().completed + 2
         with self._life(batches) as child:
             child.succeed()
         return batches
@@ -173,7 +173,7 @@ class Lives:
         number, folder = self.outcome.rounds, self._effort.folder
         told = (folder, self._effort.seed * 1_000 + number, batches, self._target.url)
         log = folder / f"life-{number}.log"
-        return ForkedChild(live, *told, log=log, env=self._target.environment, limit_s=LIMIT_S)
+        return ForkedChild(self._run, *told, log=log, env=self._target.environment, limit_s=LIMIT_S)
 
 
 def met(place: Home, before: Seen, seen: Seen) -> str:

@@ -68,17 +68,20 @@ def change(key: int, op: str, pos: int, note: str | None = "", *, file: str = "a
 def history(seed: int, *, changes: int = 120, keys: int = 6, per_id: int = 1, lateness: int = 20) -> list[Change]:
     """At least so many changes over so many keys, in the order of their arrival.
 
-    `per_id`: how many keys share an `id`; with 1, it alone names a row.
+    `per_id`: how many keys share an `id`; with 1, it alone names a row. `lateness`: how many changes may overtake one.
     """
     chance = Random(seed)
     alive: set[int] = set()
     events: list[tuple[float, Change]] = []
 
+    def late() -> float:
+        return chance.random() ** 3 * lateness  # a few of them by much
+
     def add(arrival: float, number: int, key: int, op: str) -> None:
         at = (f"log.{number // 50 + 9:06}", number % 50) if op != "r" else ("", 0)  # a larger position in an older file
         note = None if chance.random() < 0.1 else f"{op} {number}"
         one = Change(f"{'aB'[key % 2]}{key % 3}", key // per_id, *at, op, note)
-        events.append((arrival + chance.random() * lateness, one))
+        events.append((arrival + late(), one))
         alive.discard(key) if op == "d" else alive.add(key)
 
     for key in chance.sample(range(keys), keys // 2):
@@ -91,9 +94,9 @@ def history(seed: int, *, changes: int = 120, keys: int = 6, per_id: int = 1, la
             add(number, number, new, "c")
         arrival, one = chance.choice(events)
         if chance.random() < 0.1:  # again, perhaps much later
-            events.append((number + chance.random() * lateness, one))
+            events.append((number + late(), one))
         if chance.random() < 0.1:  # another event of the same version
-            events.append((arrival + chance.uniform(-1, lateness), one._replace(op=chance.choice("ud"), note="equal")))
+            events.append((arrival - 1 + late(), one._replace(op=chance.choice("ud"), note="equal")))
     return [one for _, one in sorted(events, key=lambda each: each[0])]
 
 

@@ -1,15 +1,9 @@
-"""Change streams of `SqlSink` on servers: the newest version of each key is there, whatever is late or killed."""
+"""Change streams of `SqlSink` on servers: the newest version of each key is there, whatever is late."""
 
 from __future__ import annotations
 
 import itertools
-import random
-import signal
-import sqlite3
-import time
-from collections.abc import Callable
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +11,6 @@ import pytest
 
 from tests.support.change_history import KEY, NEWER_BY, Model, Row, deliveries, history
 from tests.support.chunks import chunk
-from tests.support.programs.change_writers import CHANGES, KEYS, change_writer
 from tests.support.servers.databases import DatabaseServer, PostgresqlServer
 from tests.support.sql_chunks import as_owner, opened, sink_to
 
@@ -36,37 +29,6 @@ def test_a_change_stream_ends_as_its_model(server: DatabaseServer, database: str
             model.apply(changes)
     found = server.query(database, STORED.replace("note", "note, gone" if model.mark else "note"))
     assert sorted(Row(*values) for values in found) == model.rows
-
-
-@pytest.fixture
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Callable[[], list[tuple[Any, ...]]]]:
-    """Where a sink writes to, and a function that reads its rows."""
-    if request.param == "sqlite":
-        path = tmp_path / "rows.db"
-        return f"sqlite:///{path}", lambda: sqlite3.connect(path).execute(STORED).fetchall()
-    server: DatabaseServer = request.getfixturevalue(request.param)
-    database = server.new_database()
-    return server.url(database, password=True), lambda: server.query(database, STORED)
-
-
-@pytest.mark.parametrize("url", ["sqlite", "postgresql", "mariadb"], indirect=True)
-def test_kills_at_any_moment_leave_the_change_stream_as_its_model(
-    url: tuple[str, Callable[[], list[tuple[Any, ...]]]], tmp_path: Path
-) -> None:
-    to, stored = url
-    seed = random.randrange(10**6)
-    moments, model = random.Random(seed), Model()
-    for _, events in deliveries(seed, history(seed, keys=KEYS, changes=CHANGES)):
-        model.apply(events)
-    for number in range(8):
-        with change_writer(to, tmp_path / f"{number}.log", seed=seed) as life:
-            life.wait_for_output("wrote")
-            time.sleep(moments.uniform(0.0, 1.0))
-            life.send(signal.SIGKILL)
-            life.wait()
-    with change_writer(to, tmp_path / "last.log", seed=seed) as life:
-        assert life.wait() == 0, life.output[-500:]
-    assert sorted(Row(*values) for values in stored()) == model.rows, f"seed {seed}"
 
 
 def test_a_version_of_several_columns_in_a_plain_upsert(server: DatabaseServer, database: str) -> None:
