@@ -186,7 +186,7 @@ def reaching(batch_id: int) -> Death:
 
 
 class Replays:
-    """Replays of dead letters, one after the other. Every second one is killed."""
+    """Replays of dead letters, one after the other. About every second one is killed."""
 
     def __init__(self, folder: Path, target: Target, chance: random.Random) -> None:
         self.done: Counter[str] = Counter()
@@ -194,14 +194,13 @@ class Replays:
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """Replay before a driver lives, or while it does."""
+        """Replay while a driver lives, or be killed before."""
         with self._start() as child:
-            alone, dies = self._chance.random() < 0.5, self._chance.random() < 0.5
-            if alone:
-                self._end(child, dies=dies)
+            if dies := self._chance.random() < 0.5:
+                self._end(child, dies=True)
             yield
-            if not alone:
-                self._end(child, dies=dies)
+            if not dies:
+                self._end(child, dies=False)
 
     def finish(self, outcome: Outcome, bad: int) -> None:
         """Replay what is left. Each bad row must be in one dead letter, which is sent."""
