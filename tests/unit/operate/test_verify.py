@@ -98,14 +98,19 @@ def test_an_attempt_that_a_later_one_superseded() -> None:
     assert check.found.seen.debris_objects == 2
 
 
-def test_a_sink_that_was_forgotten_in_the_meantime() -> None:
+@pytest.mark.parametrize(
+    ("name", "sink", "read"),
+    [("kinds", "plain", paths.manifest(0, 1, 1)), ("rolled", "rolled", f"{paths.progress_folder('rolled', 3)}/000")],
+    ids=["a batch", "the segment of a roll"],
+)
+def test_a_sink_that_was_forgotten_in_the_meantime(name: str, sink: str, read: str) -> None:
     """Its objects are deleted by hand while the check looks at them."""
-    wal = copied(world_of("kinds").wal)
-    doomed = [path for path in wal.list("", recursive=True) if path.startswith("sinks/plain/")]
+    wal = copied(world_of(name).wal)
+    doomed = [path for path in wal.list("", recursive=True) if path.startswith(f"sinks/{sink}/")]
 
     def forget(what: str, path: str) -> None:
-        if (what, path) == ("before read", paths.manifest(0, 1, 1)) and doomed:
-            wal.create(paths.forgotten("plain"), b"")
+        if what == "before read" and path.startswith(read) and doomed:
+            wal.create(paths.forgotten(sink), b"")
             wal.delete(doomed)
             doomed.clear()
 
