@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -17,6 +17,8 @@ import pyarrow.parquet as pq
 from wal_sink.errors import PermanentError
 from wal_sink_backends.common.statistics import statistics_of
 
+IfRolledBack: TypeAlias = Literal["refuse", "accept"]
+"""Stop, or go on, if the table was taken back to a state before the newest batch, or nobody can tell."""
 ReadFooter = Callable[[str], tuple[Any, pa.Schema]]
 """A function that returns footer and Arrow schema of the Parquet file at a path."""
 _COLUMNS_WITH_STATISTICS = (32, 8, 0)
@@ -33,6 +35,12 @@ class SegmentFile(msgspec.Struct):
     columns: str
     """A digest of its Arrow schema."""
     statistics: str
+
+
+def refuse_missing(what: str, *, create: bool) -> None:
+    """Refuse a table that does not exist, unless the sink makes it. Raises `PermanentError`."""
+    if not create:
+        raise PermanentError(f"{what}: this table does not exist. Create it, or pass create=True")
 
 
 def check_names(columns: Sequence[str], what: str) -> None:
@@ -106,11 +114,9 @@ def file_of(handle: str) -> SegmentFile:
 
 def schema_of(file: SegmentFile, read_footer: ReadFooter) -> pa.Schema:
     """The Arrow schema of a file. Its footer is read only if this process did not see the schema before."""
-    known = _schemas.get(file.columns)
-    if known is None:
-        known = read_footer(file.path)[1]
-        _remember(file.columns, known)
-    return known
+    if file.columns not in _schemas:
+        _remember(file.columns, read_footer(file.path)[1])
+    return _schemas[file.columns]
 
 
 def refuse_nulls(

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from wal_sink.errors import ConfigError, HistoryError, PermanentError, StoreError
+from wal_sink.errors import ConfigError, HistoryError, StoreError
 from wal_sink.sinks.base import CommitPosition, CommitSink
 from wal_sink.stores.spec import LOCAL, StoreSpec
 from wal_sink.support.arguments import check_bool, one_of
@@ -14,10 +14,12 @@ from wal_sink.support.texts import Finding, fine
 from wal_sink_backends.common.changes import OnDelete
 from wal_sink_backends.common.options import from_environment, refuse_braces
 from wal_sink_backends.common.segment_files import (
+    IfRolledBack,
     SegmentFile,
     check_names,
     file_of,
     handle_of,
+    refuse_missing,
     refuse_nulls,
     schema_of,
 )
@@ -39,8 +41,6 @@ if TYPE_CHECKING:
     from wal_sink.sinks.base import BatchCommit, SinkContext, StagedSegment
 
 Mode: TypeAlias = Literal["append", "upsert"]
-IfRolledBack: TypeAlias = Literal["refuse", "accept"]
-"""Stop, or go on, if the table was restored to a state before the newest batch, or nobody can tell."""
 _STORES = (LOCAL, "s3", "gs", "az", "abfs", "abfss")
 _TRIES = 50
 """Looks of one commit. After each one but the last, another writer committed first."""
@@ -107,14 +107,14 @@ class DeltaSink(ReadySink, CommitSink):
         self._adds = evolve == "add"
         one_of("mode", mode, get_args(Mode))
         self.replaces_rows = mode == "upsert"
-        what = f"DeltaSink({self._spec.safe_url!r})"
-        self._upserts = Upserts.of(what, key, newer_by, delete_when, on_delete) if mode == "upsert" else None
+        self._upserts = Upserts.of(repr(self), key, newer_by, delete_when, on_delete) if mode == "upsert" else None
         self._never_added = (*self._upserts.key, *self._upserts.newer_by) if self._upserts else ()
         if self._upserts is None and (key or newer_by or delete_when):
-            raise ConfigError(f"{what}: key, newer_by and delete_when need mode='upsert'")
+            raise ConfigError(f"{self!r}: key, newer_by and delete_when need mode='upsert'")
         self._rolled_back = rolled_back
         self._table: Table | None = None
         self._context: SinkContext | None = None
+        self._looked: Any = None
 
     def __repr__(self) -> str:
         return f"DeltaSink({self._spec.safe_url!r})"
@@ -130,7 +130,7 @@ class DeltaSink(ReadySink, CommitSink):
         """Forget the table and the values from the environment."""
         if self._table is not None:
             self._table.close()
-        self._table = self._context = None
+        self._table = self._context = self._looked = None
 
     def examine(self, schema: Any) -> Sequence[Finding]:
         """Read the table and compare it with these columns. Nothing is made."""
@@ -140,14 +140,13 @@ class DeltaSink(ReadySink, CommitSink):
             if self._upserts is not None:
                 self._upserts.check(schema, what)
         if state is None:
-            self._refuse_missing()
+            refuse_missing(repr(self), create=self._create)
             return [fine("target", f"{what}: the first delivery makes this table")]
         check_table(state, what)
-        added: list[Field] = []
         if self._upserts is not None:
             check_mergeable(state, what)
+        added = new_columns(state, [schema], self._never_added, what) if self._adds and schema is not None else []
         if schema is not None:
-            added = new_columns(state, [schema], self._never_added, what) if self._adds else []
             check_columns(state, schema, what, added)
         adds = f". The next delivery adds the columns {', '.join(each['name'] for each in added)}" if added else ""
         return [fine("target", f"{what} can be reached, is at version {state.version()} and takes whole files{adds}")]
@@ -164,7 +163,8 @@ class DeltaSink(ReadySink, CommitSink):
 
         Raises `HistoryError` if the log's entries since the newest batch are gone, `StoreError`.
         """
-        return self._position_in(self.opened(self._table).look())
+        self._looked = self.opened(self._table).look()
+        return self._position_in(self._looked)
 
     def commit(self, batch: BatchCommit) -> None:
         """Append the files and the position as the version after the one whose position was read.
@@ -176,14 +176,14 @@ class DeltaSink(ReadySink, CommitSink):
         table, slot, what = self.opened(self._table), self._slot(), f"batch {batch.batch_id}: {self!r}"
         files = [file_of(handle) for handle in batch.handles]
         for _ in range(_TRIES):
-            state = table.look()
+            state, self._looked = self._looked or table.look(), None
             found = self._position_in(state)
             if found == batch.position:
                 return
             if found != batch.follows:
                 raise StoreError(f"{what}: expected {batch.follows} in the table, found {found}. Nothing was committed")
             if state is None:
-                self._refuse_missing()
+                refuse_missing(repr(self), create=self._create)
                 table.create(table_schema(schema_of(files[0], table.footer), what))
                 continue
             new = self._check(table, state, files, what)
@@ -210,10 +210,6 @@ class DeltaSink(ReadySink, CommitSink):
     def _new_table(self) -> Table:
         options = from_environment(self._options_from_env, repr(self))
         return Table(StoreSpec(self._spec.url, {**self._spec.options, **options}), repr(self))
-
-    def _refuse_missing(self) -> None:
-        if not self._create:
-            raise PermanentError(f"{self!r}: this table does not exist. Create it, or pass create=True")
 
     def _slot(self) -> str:
         context = self.opened(self._context)

@@ -6,18 +6,20 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from wal_sink.errors import ConfigError, HistoryError, PermanentError, StoreError
+from wal_sink.errors import ConfigError, HistoryError, StoreError
 from wal_sink.sinks.base import CommitPosition, CommitSink
 from wal_sink.support.arguments import check_bool, one_of
 from wal_sink.support.texts import Finding, fine
 from wal_sink_backends.common.options import from_environment
 from wal_sink_backends.common.segment_files import (
+    IfRolledBack,
     SegmentFile,
     check_names,
     file_of,
     handle_of,
+    refuse_missing,
     refuse_nulls,
     schema_of_segment,
 )
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
     from wal_sink.sinks.base import BatchCommit, SinkContext, StagedSegment
     from wal_sink_backends.iceberg.table import Table
 
-IfRolledBack: TypeAlias = Literal["refuse", "accept"]
-"""Stop, or go on, if the table was rolled back to a snapshot before the newest batch, or nobody can tell."""
 _NAME = re.compile(r"[^\s./?#]+(\.[^\s./?#]+)+")
 _TRIES = 50
 """Looks of one commit. After each one but the last, another writer committed first."""
@@ -104,7 +104,7 @@ class IcebergSink(ReadySink, CommitSink):
         if schema is not None:
             table_schema(schema, what)
         if metadata is None:
-            self._refuse_missing()
+            refuse_missing(repr(self), create=self._create)
             return [fine("target", f"{what}: the first delivery makes this table")]
         check_table(metadata, what)
         if schema is not None:
@@ -118,7 +118,7 @@ class IcebergSink(ReadySink, CommitSink):
         """
         table, context = self.opened(self._table), self.opened(self._context)
         if not table.is_known and table.look() is None:
-            self._refuse_missing()
+            refuse_missing(repr(self), create=self._create)
             table.create(table_schema(schema_of_segment(segment.data)[1], repr(self)))
             table.look()
         path = table.write_data(f"wal-sink-{context.wal_id}-{context.sink}-{segment.id}.parquet", segment.data)
@@ -172,10 +172,6 @@ class IcebergSink(ReadySink, CommitSink):
         found: Table = module.Table(self._name, {**self._catalog, **options}, repr(self))
         return found
 
-    def _refuse_missing(self) -> None:
-        if not self._create:
-            raise PermanentError(f"{self!r}: this table does not exist. Create it, or pass create=True")
-
     def _key(self) -> str:
         context = self.opened(self._context)
         return f"wal-sink.{context.wal_id}.{context.sink}"
@@ -206,7 +202,7 @@ class IcebergSink(ReadySink, CommitSink):
 
 
 def _state(metadata: Any) -> tuple[object, ...]:
-    return metadata.table_uuid, head_of(metadata)
+    return metadata.table_uuid, head_of(metadata), metadata.current_schema_id, metadata.default_spec_id
 
 
 def _check_files(table: Table, files: Sequence[SegmentFile], what: str) -> None:

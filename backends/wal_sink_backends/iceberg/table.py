@@ -123,6 +123,8 @@ class Table:
                 (
                     update.AssertTableUUID(uuid=metadata.table_uuid),
                     update.AssertRefSnapshotId(ref="main", snapshot_id=head_of(metadata)),
+                    update.AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),
+                    update.AssertDefaultSpecId(default_spec_id=metadata.default_spec_id),
                 ),
                 (
                     update.AddSnapshotUpdate(snapshot=snapshot),

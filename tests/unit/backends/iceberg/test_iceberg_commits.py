@@ -174,6 +174,20 @@ def test_another_writer_between_look_and_commit_is_seen_and_the_commit_tried_aga
     assert snapshots(catalog) == 5
 
 
+def test_a_column_that_is_renamed_between_look_and_commit_is_not_read_as_null(
+    catalog: Properties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rename() -> None:
+        there(catalog).update_schema().rename_column("note", "text").commit()
+
+    with opened(catalog) as sink:
+        waiting = batch(sink, 0)
+        _interrupt(monkeypatch, "commit_table", [rename])
+        with pytest.raises(PermanentError, match="note"):
+            sink.commit(waiting)
+    assert ids_in(catalog) == []
+
+
 def test_a_table_that_others_write_all_the_time_ends_the_call(
     catalog: Properties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
