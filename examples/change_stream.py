@@ -1,5 +1,5 @@
-# python examples/change_stream.py [--kills 6] [--rows 400]
-"""Debezium's events of a table of PostgreSQL → a table of SQLite, which becomes the same table, row by row.
+# python examples/change_stream.py [--kills 6] [--rows 400] [--into postgresql://user:password@host/database]
+"""Debezium's events of a table → a table of SQLite or PostgreSQL, which becomes the same table, row by row.
 
 The events are a snapshot, creates, updates, deletes, changed keys, tombstones and heartbeats. Some come again, batches
 later. The query's process is killed repeatedly. The table is then compared with the one that the events tell of.
@@ -33,12 +33,14 @@ Row = dict[str, Any]
 
 
 def main() -> None:
-    options = arguments(__doc__, rows=400).parse_args()
+    parser = arguments(__doc__, rows=400)
+    parser.add_argument("--into", default="", metavar="URL", help="a database without the table orders")
+    options = parser.parse_args()
     if options.query:
-        run_query(Home(Path(options.query)))
+        run_query(Home(Path(options.query), options.into))
         return
     with tempfile.TemporaryDirectory() as folder:
-        prove(Home(Path(folder) / "home"), options)
+        prove(Home(Path(folder) / "home", options.into), options)
 
 
 def prove(home: Home, options: argparse.Namespace) -> None:
@@ -51,7 +53,7 @@ def prove(home: Home, options: argparse.Namespace) -> None:
         again = [event for file in files[-3:] for event in file if chance.random() < REPEATED]
         files.append([*again, *(next(source) for _ in range(options.rows))])
     home.write("events", files)
-    live_and_die(home, options.kills, options.seed)
+    live_and_die(home, options.kills, options.seed, "--into", home.target)
     expected = [(row["id"], row["name"], row["note"]) for row in table.values()]
     number = assert_same_rows(home.query("SELECT id, name, remark FROM orders"), expected, "orders")
     print(f"ok: {number} rows, as in the source, after {options.kills} kills")
@@ -62,9 +64,8 @@ def run_query(home: Home) -> None:
     spark = spark_with_rocksdb(home)
     text = spark.readStream.option("maxFilesPerTrigger", 1).text(str(home.root / "events"))
     rows = debezium(text, columns="id BIGINT, name STRING, note STRING", key="id", connector="postgresql")
-    table = SqlSink(
-        f"sqlite:///{home.database}", "orders", mode="upsert", key="id", newer_by="source_lsn", operation="op"
-    )
+    database = home.target or f"sqlite:///{home.database}"
+    table = SqlSink(database, "orders", mode="upsert", key="id", newer_by="source_lsn", operation="op")
     target = Delivery(table, columns={"note": "remark"}, rows_per_s=ROWS_PER_S)
     settings = Settings(chunk_rows=10, max_pending_batches=2)
     with WalSink(target, wal=str(home.wal), checkpoint=str(home.checkpoint), settings=settings) as sink:

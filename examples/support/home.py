@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 __all__ = ["Home", "Progress"]
 
 
@@ -37,6 +39,8 @@ class Home:
     """The places of one query, below one folder."""
 
     root: Path
+    target: str = ""
+    """The URL of a database of PostgreSQL. Without it the target is a file of SQLite."""
 
     @property
     def wal(self) -> Path:
@@ -71,6 +75,9 @@ class Home:
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
         """Read the target, in one transaction. Nothing, if it does not exist yet."""
+        if self.target:
+            with psycopg.connect(self.target) as connection:
+                return connection.execute(sql.encode()).fetchall()
         if not self.database.exists():
             return []
         with closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True, timeout=10)) as database:
@@ -96,7 +103,8 @@ class Home:
         return sorted((self.checkpoint / "state").rglob("*.changelog"))
 
     def _ledger(self) -> frozenset[tuple[Any, ...]]:
-        if not self.query("SELECT name FROM sqlite_master WHERE name = 'wal_sink_ledger'"):
+        names = "SELECT tablename AS name FROM pg_tables" if self.target else "SELECT name FROM sqlite_master"
+        if ("wal_sink_ledger",) not in self.query(names):
             return frozenset()
         return frozenset(self.query("SELECT slot, batch_id, rows FROM wal_sink_ledger WHERE batch_id >= 0"))
 

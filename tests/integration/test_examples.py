@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.processes import CHECKOUT, Child
 from tests.support.programs.quick_workers import SUBMIT
+from tests.support.servers.databases import PostgresqlServer
 from tests.support.servers.kafka_connector import kafka_connector
 
 pytestmark = pytest.mark.spark
@@ -22,7 +23,7 @@ SMALL = {
     "change_stream": ["--kills", "1", "--rows", "60"],
     "iot_late_data": ["--kills", "1", "--rows", "200"],
 }
-"""Those that take minutes as they stand. Kafka's use the tests' broker here."""
+"""Those that take minutes as they stand. Kafka's use the tests' broker here, and change streams go into PostgreSQL."""
 LIMIT_S = 400.0
 
 
@@ -38,6 +39,9 @@ def test_an_example_runs_and_ends_well(example: Path, tmp_path: Path, request: p
     if example.stem.startswith("kafka_"):
         kafka_connector()  # fetched here, where a test that cannot have it is skipped
         arguments = [*arguments, "--brokers", request.getfixturevalue("kafka").address]
+    if example.stem == "change_stream":
+        server: PostgresqlServer = request.getfixturevalue("postgresql")
+        arguments = [*arguments, "--into", server.url(server.new_database(), password=True)]
     quick = {"PYSPARK_SUBMIT_ARGS": SUBMIT}
     with Child.python(example, *arguments, log=tmp_path / "log", env=quick, limit_s=LIMIT_S) as child:
         lines = child.succeed().splitlines()
