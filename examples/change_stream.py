@@ -24,8 +24,7 @@ from wal_sink_backends import SqlSink
 from wal_sink_backends.changes import debezium
 
 KEYS = 60
-REPEATED = 0.2
-"""The share of the events that come once more, in a later file."""
+REPEATED = 0.2  # of the events come once more, in a later file
 ROWS_PER_S = 200
 """The target takes so many, in small transactions, so that a kill meets many batches half delivered."""
 
@@ -72,9 +71,6 @@ def run_query(home: Home) -> None:
         sink.run(rows.writeStream.trigger(availableNow=True))
         print(sink.guarantee()["default"])
     spark.stop()
-
-
-# The source.
 
 
 def events_of(table: dict[int, Row], chance: random.Random) -> Iterator[Row]:
