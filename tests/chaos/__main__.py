@@ -30,6 +30,7 @@ MODULES = (
     "replays",
     "disks",
     "backends",
+    "changes",
     "forgetful_targets",
     "restored_targets",
     "orphans",
