@@ -105,7 +105,7 @@ def test_the_dataframe_is_evaluated_once_and_fully(spark: SparkSession, tmp_path
     assert notes(log) == ["evaluated"] * 6
 
 
-@pytest.mark.parametrize("theirs", [None, "32m", "70000b"])
+@pytest.mark.parametrize("theirs", [None, "32m", "70000b", "2147483647"])
 def test_the_job_is_described_limited_and_all_is_restored(
     spark: SparkSession, tmp_path: Path, theirs: str | None
 ) -> None:
@@ -124,7 +124,7 @@ def test_the_job_is_described_limited_and_all_is_restored(
         spark.conf.unset(BATCH_BYTES)
         for key in keys[:2]:
             context.setLocalProperty(key, None)  # type: ignore[arg-type]
-    limit = "70000" if theirs == "70000b" else str(staging.ARROW_BATCH_BYTES)
+    limit = {"70000b": "70000", "2147483647": "2147483647"}.get(theirs or "", str(staging.ARROW_BATCH_BYTES))
     assert notes(tmp_path / "log") == [str([DESCRIPTION, "the stream", limit])]
 
 

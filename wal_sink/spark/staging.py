@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 ARROW_BATCH_BYTES = 4 << 20
 """The maximum number of bytes in one Arrow batch that Spark sends to a worker."""
 
+_UNLIMITED_BYTES = 2**31 - 1
+"""Spark then does not ask after each row how large the batch is. It is no version's default: somebody chose it."""
 _ATTEMPTS = 3
 """How many attempts in a row stage a batch if Spark repeats its shuffles."""
 _BATCH_BYTES_KEY = "spark.sql.execution.arrow.maxBytesPerBatch"
@@ -302,9 +304,9 @@ def _task() -> TaskContext:
 
 
 def _batch_bytes(setting: str | None) -> int:
-    """The smaller of the user's limit and ours, in bytes."""
+    """The smaller of the user's limit and ours, in bytes, or none if the user wants none."""
     found = size_of(setting)
-    return ARROW_BATCH_BYTES if found is None else min(found, ARROW_BATCH_BYTES)
+    return found if found == _UNLIMITED_BYTES else min(found or ARROW_BATCH_BYTES, ARROW_BATCH_BYTES)
 
 
 @contextmanager
