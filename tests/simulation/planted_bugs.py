@@ -18,17 +18,19 @@ import wal_sink.log.terms
 import wal_sink.protocol.batch_delivery
 import wal_sink.protocol.collect
 import wal_sink.protocol.committer
+import wal_sink.protocol.dispatch
 import wal_sink.protocol.inventory
+import wal_sink.protocol.positions
 import wal_sink.protocol.registration
 import wal_sink.protocol.run
 from tests.house.log import Log, Manifest, PreparedRecord, Record, SegmentRef, Term, paths
 from tests.house.protocol import Collector, Committer, Gate, Rejections, SegmentDelivery, SegmentResult, SegmentTask
-from tests.house.sinks import Chunk, FailureKind, LedgerEntry, SinkFailedError
+from tests.house.sinks import Chunk, CommitPosition, FailureKind, LedgerEntry, SinkFailedError
 from tests.house.stores import Store
 from wal_sink.errors import StoreError
 from wal_sink.protocol.batch_delivery import BatchDelivery
 from wal_sink.protocol.inventory import newest_marker
-from wal_sink.protocol.positions import Positions
+from wal_sink.protocol.positions import Positions, position_of
 from wal_sink.protocol.release import Released, Releaser
 from wal_sink.protocol.segment_delivery import Records
 from wal_sink.protocol.stage import Stager
@@ -292,7 +294,7 @@ def absence_of_a_marker_means_that_nothing_was_delivered(patch: Patch) -> None:
         patch.setattr(wal_sink.protocol.committer, name, lambda *_: None)
 
 
-# Bugs that show where a transactional target loses what it acknowledged.
+# Bugs that show where a target loses what it acknowledged.
 
 
 @instead(BatchDelivery, "_settle_segment")
@@ -377,3 +379,33 @@ def slots_not_read_before_their_segment(right: Any, self: Positions, task: Segme
     """Each attempt assumes that its slots are empty."""
     right(self, task)
     return None, 0
+
+
+# The same for commit sinks.
+
+
+@instead(wal_sink.protocol.dispatch, "commit_position")
+def commit_position_not_compared(_: Any, session: Any, sink: Any) -> CommitPosition | None:
+    return position_of(session, sink, "planted")
+
+
+@instead(wal_sink.protocol.positions, "held_through")
+def a_commit_that_is_not_shown_counts(position: CommitPosition | None) -> int:
+    return position.batch_id if position else -1
+
+
+@around(wal_sink.protocol.dispatch, "is_committed")
+def a_batch_that_was_rolled_back_counts_as_committed(
+    right: Any, position: CommitPosition | None, *of: Any, **at: Any
+) -> Any:
+    return right(position and replace(position, is_shown=True), *of, **at)
+
+
+def what_was_committed_is_committed_again(patch: Patch) -> None:
+    patch.setattr(wal_sink.protocol.dispatch, "is_committed", lambda *_, **__: False)
+
+
+@around(Committer, "_mark")
+def what_a_roll_was_shown_as_is_not_marked(right: Any, self: Committer, *given: Any, shown: Any = None) -> None:  # noqa: ARG001
+    """A roll whose last batch has no rows counts as a batch without rows."""
+    right(self, *given)

@@ -30,10 +30,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--losses", action="store_true", help="play histories with targets that lose what they acknowledged"
     )
+    parser.add_argument("--commits", action="store_true", help="with --losses: commit sinks, not transactional ones")
     parser.add_argument("--rolls", action="store_true", help="play histories with sinks that get rolls of batches")
     given = parser.parse_args(arguments)
-    option = " --losses" if given.losses else " --rolls" if given.rolls else ""
-    families: Drawing = draw_losing_family if given.losses else partial(draw_family, rolls=given.rolls)
+    option = "".join(f" --{name}" for name in ("losses", "commits", "rolls") if getattr(given, name))
+    families: Drawing = partial(draw_family, rolls=given.rolls)
+    if given.losses:
+        families = partial(draw_losing_family, commits=given.commits)
     if given.seed is not None:
         return replay(families(given.seed // FAMILY).plans[given.seed % FAMILY])
     return play_many(given.first, given.count, given.cores, option=option, families=families)

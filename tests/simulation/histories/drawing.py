@@ -45,7 +45,7 @@ _BATCHES: tuple[Shape, ...] = often(
 _COLLECTED: tuple[Shape, ...] = often((((3,), (1,), (1,)), 4), (((1,), (3,), (1,)), 4), (((4,), (1,), (2,), (1,)), 2))
 """Batches that are collected, with a retention of one batch."""
 
-_ROLLED: tuple[Shape, ...] = often(
+ROLLED_BATCHES: tuple[Shape, ...] = often(
     (((2,), (1,)), 6),
     (((3, 1), (2,)), 3),
     (((2,), ()), 2),
@@ -144,6 +144,10 @@ class Draws:
     def one_of(self, things: tuple[T, ...]) -> T:
         return things[int(self.random() * len(things))]
 
+    def rolls(self) -> dict[str, Any]:
+        """Draw when a process closes a roll. A segment has 3 to 7 bytes."""
+        return {"closes_every": self.one_of((1, 2, 2, 3, 9)), "roll_bytes": self.one_of((1, 8, 13, 1000, 1000, 1000))}
+
 
 class _Drawing(Draws):
     def __init__(self, seed: int, *, rolls: bool) -> None:
@@ -168,7 +172,7 @@ class _Drawing(Draws):
         self._rolls = rolls or family % (2 * _HOLDING_EVERY) == 9
         if self._rolls:
             self._kinds = (ROLLING[family // 12 % 2], *self._kinds[1:])
-            self._batches = self.one_of(_ROLLED)
+            self._batches = self.one_of(ROLLED_BATCHES)
             self._forgets = family // 24 % 3 == 0
 
     def trouble(self) -> Plan:
@@ -255,10 +259,7 @@ class _Drawing(Draws):
         )
 
     def _drawn_rolls(self) -> dict[str, Any]:
-        """Draw when a process closes a roll. A segment has 3 to 7 bytes."""
-        if not self._rolls:
-            return {}
-        return {"closes_every": self.one_of((1, 2, 2, 3, 9)), "roll_bytes": self.one_of((1, 8, 13, 1000, 1000, 1000))}
+        return self.rolls() if self._rolls else {}
 
     def _fault(self, deed: Deed) -> Fault:
         if deed is Deed.LOSE or deed is Deed.LEAVE:

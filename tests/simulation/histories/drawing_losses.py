@@ -1,9 +1,12 @@
-"""Drawing a plan in which transactional targets lose what they acknowledged. Its seeds are not those of `drawing`."""
+"""Drawing a plan in which targets lose what they acknowledged. Its seeds are not those of `drawing`."""
 
 from __future__ import annotations
 
-from tests.simulation.histories.drawing import FAMILY, Draws, Family, drawn_by_number, often
-from tests.simulation.histories.plans import SENDING, At, Deed, Fault, LifePlan, Plan, Shape
+from dataclasses import replace
+from typing import Any
+
+from tests.simulation.histories.drawing import FAMILY, ROLLED_BATCHES, Draws, Family, drawn_by_number, often
+from tests.simulation.histories.plans import COMMITTING, ROLLED, SENDING, At, Deed, Fault, LifePlan, Plan, Shape
 
 _BATCHES: tuple[Shape, ...] = often(
     (((4,),), 6),
@@ -32,25 +35,47 @@ _WHERE: tuple[tuple[str, str, int], ...] = often(
     (("create", "commits/", 3), 1),
 )
 """Kinds of points, as `_STEPS` of `drawing`."""
+_OF_COMMITS: tuple[tuple[str, str, int], ...] = often(
+    (("", "", 0), 12),
+    (("before position", "", 6), 16),
+    (("before prepare", "", 4), 2),
+    (("before sink", "", 4), 12),
+    (("after sink", "", 4), 14),
+    (("before create", "/markers/", 3), 10),
+    (("after create", "/markers/", 3), 4),
+    (("read", "terms/", 8), 6),
+)
+"""The same where a sink commits whole batches."""
 _LOSSES: tuple[Deed, ...] = often((Deed.FORGET, 5), (Deed.FORGET_SLOT, 3), (Deed.REPLACE, 3))
+_LOSSES_OF_COMMITS: tuple[Deed, ...] = often((Deed.FORGET, 4), (Deed.RESTORE, 5), (Deed.REPLACE, 3))
 _SIZES: tuple[int, ...] = often((1, 12), (2, 5), (3, 2), (99, 1))
 _OTHER_DEEDS: tuple[Deed, ...] = often((Deed.CRASH, 5), (Deed.FAIL, 6), (Deed.LOSE, 2), (Deed.LEAVE, 3))
 _FAILING: tuple[tuple[str, str, int], ...] = often((("last", "", 6), 4), (("sink", "", 6), 4), (("", "", 0), 4))
 
 
 def draw_losing(seed: int) -> Plan:
-    """The plan of one history."""
+    """The plan of one history with a transactional sink."""
     return _Drawing(seed).plan()
 
 
-def draw_losing_family(number: int) -> Family:
-    """Draw consecutive seeds. Each is drawn and played by itself."""
-    return Family(tuple(draw_losing(seed) for seed in range(number * FAMILY, (number + 1) * FAMILY)), together=False)
+def draw_losing_commits(seed: int) -> Plan:
+    """The plan of one history with a commit sink."""
+    return _CommitDrawing(seed).plan()
+
+
+def draw_losing_family(number: int, *, commits: bool = False) -> Family:
+    """Draw consecutive seeds, of `commits` or of transactional sinks. Each is drawn and played by itself."""
+    draw, seeds = draw_losing_commits if commits else draw_losing, range(number * FAMILY, (number + 1) * FAMILY)
+    return Family(tuple(draw(seed) for seed in seeds), together=False)
 
 
 class _Drawing(Draws):
+    where, failing, losses, stream = _WHERE, _FAILING, _LOSSES, "losing"
+    forgotten = 0.12
+    """How often the last process finds a loss at its start."""
+
     def __init__(self, seed: int) -> None:
-        super().__init__(f"losing {seed}")
+        super().__init__(f"{self.stream} {seed}")
         self._seed = seed
         collects = self.chance(0.2)
         self._batches = self.one_of(_COLLECTED if collects else _BATCHES)
@@ -72,7 +97,7 @@ class _Drawing(Draws):
             kinds=self._kinds,
             batches=self._batches,
             acts=acts,
-            last=self._life((), forgotten=0.12),
+            last=self._life((), forgotten=self.forgotten),
             seed=self._seed,
             disorder=self.number(1000) if self.chance(0.2) else 0,
             uneven=self.chance(0.15),
@@ -105,18 +130,49 @@ class _Drawing(Draws):
             stages=stages,
             lagging=self.chance(0.15),
             forgotten=self.one_of(_SIZES) if self.chance(forgotten) else 0,
+            **self._drawn_by_kind(),
         )
+
+    def _drawn_by_kind(self) -> dict[str, Any]:
+        return {}
 
     def _losses(self) -> tuple[Fault, ...]:
         many = 1 + self.chance(0.3) + self.chance(0.1)
-        return tuple(Fault(self.one_of(_LOSSES), self._at(), self.one_of(_SIZES)) for _ in range(many))
+        return tuple(Fault(self.one_of(self.losses), self._at(), self.one_of(_SIZES)) for _ in range(many))
 
     def _other_fault(self) -> Fault:
         deed = self.one_of(_OTHER_DEEDS)
         if deed is Deed.LOSE or deed is Deed.LEAVE:
             return Fault(deed, At(self.number(12)))
-        return Fault(deed, self._at(self.one_of(_FAILING)) if deed is Deed.FAIL else self._at())
+        return Fault(deed, self._at(self.one_of(self.failing)) if deed is Deed.FAIL else self._at())
 
     def _at(self, where: tuple[str, str, int] | None = None) -> At:
-        what, place, most = where or self.one_of(_WHERE)
+        what, place, most = where or self.one_of(self.where)
         return At(self.number(most or 30 + 40 * len(self._batches)), what, place)
+
+
+class _CommitDrawing(_Drawing):
+    where, failing, losses, stream = _OF_COMMITS, _OF_COMMITS, _LOSSES_OF_COMMITS, "losing commits"
+    forgotten = 0.3
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._rolls = self.chance(0.3)
+        self._kinds = (ROLLED + COMMITTING if self._rolls else COMMITTING, *self._kinds[1:])
+        if self._rolls:
+            self._batches = self.one_of(ROLLED_BATCHES)
+
+    def _losing(self) -> LifePlan:
+        """Often the loss falls between a commit and its marker: no answer came, or the process died."""
+        life, number = super()._losing(), self.number(len(self._batches))
+        if self.chance(0.5):
+            return life
+        at = At(number, "after sink")
+        if self.chance(0.4):
+            return replace(life, faults=(Fault(Deed.CRASH, at),))
+        loss = Fault(self.one_of(self.losses), At(number + 1, "before position"), self.one_of(_SIZES))
+        return replace(life, faults=(Fault(Deed.FAIL, at), loss))
+
+    def _drawn_by_kind(self) -> dict[str, Any]:
+        lost_by = {"forgotten_by": self.one_of((Deed.FORGET, Deed.RESTORE))}
+        return {**lost_by, **self.rolls()} if self._rolls else lost_by

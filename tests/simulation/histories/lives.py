@@ -146,7 +146,7 @@ class HistoryProcess:
                 self._stand_still()
             case Deed.WAKE:
                 self.wake_tasks()
-            case Deed.FORGET | Deed.FORGET_SLOT | Deed.REPLACE:
+            case Deed.FORGET | Deed.FORGET_SLOT | Deed.REPLACE | Deed.RESTORE:
                 self.world.forget(fault.deed, fault.size)
                 self.reconnections += fault.deed is Deed.REPLACE
 

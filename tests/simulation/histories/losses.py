@@ -1,9 +1,9 @@
 """The oracle for targets that lose what they acknowledged: each row is there once, or a process reported its loss.
 
 Each loss is an instant. A process that marks a batch must have asked the target after its last send, and a row that was
-lost before this question must be there again. A process that starts or ends must report the rows of marked batches that
-were lost until then. No row is lost after the last look of all, because the last process of a history starts after
-every loss.
+lost before this question must be there again. A commit that takes effect is such a question. A process that starts or
+ends must report the rows of marked batches that were lost until then. No row is lost after the last look of all,
+because the last process of a history starts after every loss.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from typing import cast
 
 import pyarrow.parquet as pq
 
-from tests.house.sinks import Position
 from tests.simulation.histories.facts import Attempt, SinkFacts
 from tests.simulation.histories.judge import Judge
 from tests.simulation.histories.plans import Shape
 
-_EMPTY = (-1, 0)
-"""The position of a slot that holds nothing."""
+EMPTY = (-1, 0)
+"""The batch and the rows of an empty slot."""
+_POSITIONED = ("transactional", "commit")
+"""The kinds whose targets store positions."""
 _UNSEEN = -1
 """The time of a question that a replaced copy answered: before every loss."""
 
 
 class LossJudge(Judge):
-    """Watches one history in which transactional targets forget, and refuse rows."""
+    """Watches one history in which targets forget, and refuse rows."""
 
     def __init__(self, batches: Shape, kinds: dict[str, str]) -> None:
         super().__init__(batches, kinds)
@@ -71,9 +72,9 @@ class LossJudge(Judge):
             if number not in self.sinks[name].seen:
                 self._lost[name, number] = self.now
 
-    def holds(self, name: str, ordinal: int, position: Position | None) -> None:
-        """Note the position of a slot of the target from now on."""
-        self._held[name, ordinal] = (position.batch_id, position.rows) if position else _EMPTY
+    def holds(self, name: str, ordinal: int, held: tuple[int, int]) -> None:
+        """Note the batch and the rows that a slot of the target holds from now on."""
+        self._held[name, ordinal] = held
 
     def forgot(self, name: str, numbers: list[int]) -> None:
         """Note that the target no longer has these rows. Its slots have gone back already."""
@@ -91,9 +92,11 @@ class LossJudge(Judge):
         due: dict[int, tuple[int, int]] = {}
         for batch in sorted(facts.marked):
             if (attempt := self.released.get(batch)) is not None:
-                due.update((ordinal, (batch, rows)) for ordinal, rows in enumerate(attempt.segments))
+                # A commit holds whole batches, in one slot.
+                slots = attempt.segments if facts.kind == "transactional" else (0,) * any(attempt.segments)
+                due.update((ordinal, (batch, rows)) for ordinal, rows in enumerate(slots))
         held = self._held
-        self._owing = self._owing or any(held.get((name, slot), _EMPTY) < at for slot, at in due.items())
+        self._owing = self._owing or any(held.get((name, slot), EMPTY) < at for slot, at in due.items())
 
     # Changes of the store.
     def _of_sink(self, process: int, rest: str, data: bytes) -> None:
@@ -119,13 +122,14 @@ class LossJudge(Judge):
 
     def _marker(self, facts: SinkFacts, name: str, batch: int) -> None:
         attempt = self.released.get(batch)
-        if facts.kind != "transactional" or attempt is None:
+        if facts.kind not in _POSITIONED or attempt is None:
             super()._marker(facts, name, batch)
             return
         facts.marked.add(batch)
         asked = self._asked.get((self._marking, name), {})
         for number in missing(facts, attempt):
-            asked_at, lost_at = asked.get(_ordinal(attempt, number)), self._lost.get((name, number))
+            ordinal = _ordinal(attempt, number) if facts.kind == "transactional" else 0
+            asked_at, lost_at = asked.get(ordinal), self._lost.get((name, number))
             if lost_at is None:
                 self.blame(f"I2: sink {name!r}: batch {batch} was marked without row {number}")
             elif asked_at is None:
@@ -138,7 +142,7 @@ class LossJudge(Judge):
     def looked(self, name: str, *, since: int, through: int) -> None:
         """Note that a process found no loss. It began to ask after loss `since` and knew markers up to `through`."""
         facts = self.sinks[name]
-        if facts.kind != "transactional":
+        if facts.kind not in _POSITIONED:
             return
         for batch in sorted(facts.marked):
             attempt = self.released.get(batch)
@@ -155,7 +159,7 @@ class LossJudge(Judge):
             if row in self.sinks[name].seen:
                 self.blame(f"sink {name!r}: row {row} is in the target and among the dead letters")
         for name, facts in self.sinks.items():
-            if finished and facts.kind == "transactional":
+            if finished and facts.kind in _POSITIONED:
                 self._judge_rows(name, facts)
 
     def _judge_rows(self, name: str, facts: SinkFacts) -> None:

@@ -67,14 +67,16 @@ class Deed(StrEnum):
     WAKE = "task woke up"
     """Every task that was left behind goes on."""
     FORGET = "target forgot"
-    """Transactional targets lose the `size` newest commits of all slots together, as after a restore to one instant."""
+    """Targets that store positions lose the `size` newest commits of all slots together, as a restored backup does."""
     FORGET_SLOT = "slot forgot"
-    """Transactional targets lose the `size` newest commits of one slot."""
+    """They lose the `size` newest commits of one slot."""
     REPLACE = "connection replaced"
     """As `FORGET`, on another copy. This process reaches it from now on, others after they connect again."""
+    RESTORE = "restored"
+    """Commit targets no longer show their `size` newest commits, and keep the position, as Delta's RESTORE does."""
 
 
-FORGETTING = frozenset({Deed.FORGET, Deed.FORGET_SLOT, Deed.REPLACE})
+FORGETTING = frozenset({Deed.FORGET, Deed.FORGET_SLOT, Deed.REPLACE, Deed.RESTORE})
 """Events that happen to targets, not to the process at whose point they happen."""
 
 
@@ -142,7 +144,9 @@ class LifePlan:
     """The change of the checkpoint before its query starts a second time in the living process."""
     restarts: bool = False
     forgotten: int = 0
-    """Number of newest commits that transactional targets lose before it starts."""
+    """Number of newest commits that targets lose before it starts."""
+    forgotten_by: Deed = Deed.FORGET
+    """How they lose them."""
     loses: Loss | None = None
     """The objects that the WAL loses before it starts."""
     closes_every: int = 1

@@ -15,7 +15,7 @@ from tests.house.support import ProcessIdentity, process_identity
 from tests.simulation.histories.branching import Branching
 from tests.simulation.histories.coroutines import Coroutine
 from tests.simulation.histories.lives import HistoryProcess
-from tests.simulation.histories.plans import MOST_ATTEMPTS, Deed, LifePlan, Plan
+from tests.simulation.histories.plans import MOST_ATTEMPTS, LifePlan, Plan
 from tests.simulation.histories.world import HistoryWorld
 from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, OutcomeUnknownError, StoreError
 from wal_sink.protocol.history import MissingBatchError
@@ -162,7 +162,7 @@ class Playing:
         if plan.before is not None:
             self.world.tamper(plan.before)
         if plan.forgotten:
-            self.world.forget(Deed.FORGET, plan.forgotten)
+            self.world.forget(plan.forgotten_by, plan.forgotten)
         if plan.loses is not None:
             self.world.lose(plan.loses)
         return HistoryProcess(self.world, plan, branching)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Self, TypeVar, cast
 
 from tests.house.log import Log, Manifest, load_segment
 from tests.house.protocol import DeliveryContext, chunks_of
@@ -24,7 +24,7 @@ from tests.house.sinks import (
     StagedSegment,
     TransactionalSink,
 )
-from tests.simulation.histories.losses import LossJudge
+from tests.simulation.histories.losses import EMPTY, LossJudge
 from tests.simulation.histories.plans import Deed
 from tests.simulation.histories.process import Process
 from tests.simulation.histories.segments import ROWS, numbers_in
@@ -46,11 +46,10 @@ class Target:
     """Rows that are held back, by transaction."""
     shown: dict[str, list[int]] = field(default_factory=dict)
     """Rows that are committed, by transaction."""
-    committed: CommitPosition | None = None
 
     def copy(self, judge: LossJudge) -> Target:
         held = {number: rows.copy() for number, rows in self.held.items()}
-        return Target(self.name, judge, self.keys.copy(), held, self.shown.copy(), self.committed)
+        return Target(self.name, judge, self.keys.copy(), held, self.shown.copy())
 
     def current(self) -> Target:
         """The copy that a new connection reaches."""
@@ -158,102 +157,59 @@ class HoldingSink(TwoPhaseSink):
         self._life.point("after abort", transaction.id)
 
 
-class CommittedSink(CommitSink):
-    """A commit sink. Its target compares the position in the same step that shows the rows and moves it."""
-
-    def __init__(self, life: Process, target: Target) -> None:
-        self._life = life
-        self._target = target
-        self._term = 0
-
-    def open(self, context: SinkContext) -> None:
-        self._term = context.term
-
-    def prepare(self, segment: StagedSegment) -> str:
-        self._life.point("before prepare", segment.id)
-        return " ".join(str(number) for chunk in segment.chunks for number in numbers_in(chunk.table))
-
-    def position(self) -> CommitPosition | None:
-        self._life.point("before position", "")
-        return self._target.committed
-
-    def commit(self, batch: BatchCommit) -> None:
-        target, term = self._target, self._term  # it may be opened again before this call goes on
-        self._life.point("before sink", batch.digest)
-        rows = [number for handle in batch.handles for number in map(int, handle.split())]
-        target.judge.sent(self._life.number, target.name, rows, batch_id=batch.batch_id, ordinal=0, term=term)
-        if target.committed != batch.follows:
-            self._life.met("refused by its position")
-            raise ConnectionError("the position is another one")
-        target.committed = batch.position
-        target.judge.took_effect(target.name, batch.digest, rows)
-        self._life.point("after sink", batch.digest)
+P = TypeVar("P", bound=LedgerEntry | CommitPosition)
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(Generic[P]):
     """The rows and the position that one transaction wrote."""
 
     slot: str
-    before: LedgerEntry | None
+    before: P | None
     """The content of the slot before this commit."""
-    entry: LedgerEntry
+    entry: P
     numbers: list[int]
 
 
 @dataclass(slots=True)
-class LedgerTarget(Target):
-    """A target of a transactional sink. It may lose what it acknowledged: a restart, a lagging standby.
+class LosingTarget(Target, Generic[P]):
+    """A target that stores positions. It may lose what it acknowledged: a restart, a lagging standby.
 
     A commit is lost as a whole, rows and position together, the newest first. A target that was replaced goes on as
     another copy with an older state. A process that is still connected to the first copy writes rows there that nobody
     will read.
     """
 
-    ledger: dict[str, LedgerEntry] = field(default_factory=dict)
-    commits: list[Commit] = field(default_factory=list)
-    told_at_a_time: int = 0
-    """See `Plan.refusing`."""
-    replaced_by: LedgerTarget | None = None
+    ledger: dict[str, P] = field(default_factory=dict)
+    commits: list[Commit[P]] = field(default_factory=list)
+    replaced_by: LosingTarget[P] | None = None
 
-    def copy(self, judge: LossJudge) -> LedgerTarget:
-        other = LedgerTarget(self.name, judge, ledger=self.ledger.copy())
-        other.commits, other.told_at_a_time = self.commits.copy(), self.told_at_a_time
-        return other
+    def copy(self, judge: LossJudge) -> Self:
+        return replace(self, judge=judge, ledger=self.ledger.copy(), commits=self.commits.copy(), replaced_by=None)
 
-    def current(self) -> LedgerTarget:
+    def current(self) -> Self:
         """The copy that a new connection reaches."""
-        return self if self.replaced_by is None else self.replaced_by.current()
+        return self if self.replaced_by is None else cast("Self", self.replaced_by.current())
 
-    def commit(self, chunk: Chunk, numbers: list[int]) -> Rejected | None:
-        slot = chunk.position.slot
-        before = self.ledger.get(slot)
-        if LedgerEntry.is_known(before, chunk, self.name):
-            return None
-        bad = [index for index, number in enumerate(numbers) if number % ROWS % 4 in _BAD_OF_FOUR]
-        if bad and self.told_at_a_time:
-            return Rejected(dict.fromkeys(bad[: self.told_at_a_time], "it is bad"))
-        self.ledger[slot] = LedgerEntry.of(chunk)
-        self.commits.append(Commit(slot, before, self.ledger[slot], numbers))
+    def store(self, slot: str, entry: P, numbers: list[int], key: str) -> None:
+        """Commit rows together with their position."""
+        self.commits.append(Commit(slot, self.ledger.get(slot), entry, numbers))
+        self.ledger[slot] = entry
         if self.replaced_by is None:
-            self.judge.took_effect(self.name, chunk.key, numbers)
-            self.judge.holds(self.name, _ordinal(slot), chunk.position)
+            self.judge.took_effect(self.name, key, numbers)
+            self.judge.holds(self.name, _ordinal(slot), _held(entry))
         else:
             self.judge.written_unseen(self.name, numbers)
-        return None
 
     def forget(self, most: int, *, slot: str | None = None) -> int:
         """Lose the newest commits, or those of one slot if it is named. Returns how many were lost."""
         doomed = [commit for commit in self.commits if slot in (None, commit.slot)][-most:]
         for commit in reversed(doomed):
-            self.commits.remove(commit)
             if commit.before is None:
                 del self.ledger[commit.slot]
             else:
                 self.ledger[commit.slot] = commit.before
-            self.judge.holds(self.name, _ordinal(commit.slot), commit.before.position if commit.before else None)
-        self.judge.forgot(self.name, [number for commit in doomed for number in commit.numbers])
-        return len(doomed)
+        return self._lose(doomed)
 
     def replace(self, most: int) -> int:
         """Go on as another copy that lacks the newest commits. Returns how many it lacks."""
@@ -265,28 +221,97 @@ class LedgerTarget(Target):
         slots = sorted(self.ledger)
         return self.forget(most, slot=slots[turn % len(slots)]) if slots else 0
 
+    def restore(self, most: int) -> int:  # noqa: ARG002
+        """Lose the rows of the newest commits, and keep the positions. Returns how many were lost."""
+        return 0
+
+    def _lose(self, doomed: list[Commit[P]]) -> int:
+        for commit in doomed:
+            self.commits.remove(commit)
+            self.judge.holds(self.name, _ordinal(commit.slot), _held(self.ledger.get(commit.slot)))
+        self.judge.forgot(self.name, [number for commit in doomed for number in commit.numbers])
+        return len(doomed)
+
+
+@dataclass(slots=True)
+class LedgerTarget(LosingTarget[LedgerEntry]):
+    """A target of a transactional sink."""
+
+    told_at_a_time: int = 0
+    """See `Plan.refusing`."""
+
+    def commit(self, chunk: Chunk, numbers: list[int]) -> Rejected | None:
+        slot = chunk.position.slot
+        if LedgerEntry.is_known(self.ledger.get(slot), chunk, self.name):
+            return None
+        bad = [index for index, number in enumerate(numbers) if number % ROWS % 4 in _BAD_OF_FOUR]
+        if bad and self.told_at_a_time:
+            return Rejected(dict.fromkeys(bad[: self.told_at_a_time], "it is bad"))
+        self.store(slot, LedgerEntry.of(chunk), numbers, chunk.key)
+        return None
+
+
+class CommitTarget(LosingTarget[CommitPosition]):
+    """A target of a commit sink, a table with one slot. A restore shows an earlier state and keeps the position."""
+
+    def restore(self, most: int) -> int:
+        doomed, shown = self.commits[-most:], self.commits[:-most]
+        if doomed:
+            through = shown[-1].entry.batch_id if shown else EMPTY[0]
+            self.ledger[_TABLE] = replace(self.ledger[_TABLE], is_shown=False, held_through=through)
+        return self._lose(doomed)
+
+
+_TABLE = "table/0"
+"""The slot of a commit target."""
+
 
 def _ordinal(slot: str) -> int:
     return int(slot.rpartition("/")[2])
 
 
-class LedgerSink(TransactionalSink):
-    """One connection to such a target. Each attempt makes one."""
+def _held(entry: LedgerEntry | CommitPosition | None) -> tuple[int, int]:
+    """The newest batch of which a slot holds rows, and their number. A commit has all of them, which count as none."""
+    if isinstance(entry, LedgerEntry):
+        return entry.position.batch_id, entry.position.rows
+    return EMPTY if entry is None else (entry.batch_id if entry.is_shown else entry.held_through, 0)
 
-    def __init__(self, life: Process, target: LedgerTarget) -> None:
+
+T = TypeVar("T", bound=LosingTarget[Any])
+
+
+class _Connection(Sink, Generic[T]):
+    """One connection to a target that stores positions. Each attempt makes one."""
+
+    def __init__(self, life: Process, target: T) -> None:
         self._life = life
         self._target = target
         self._reconnections = life.reconnections
+        self._term = 0
 
-    def open(self, context: SinkContext) -> None:  # noqa: ARG002
+    def open(self, context: SinkContext) -> None:
         self._target = self._target.current()
+        self._term = context.term
 
-    def last(self, slot: str) -> Position | None:
-        self._life.point("before last", slot)
+    def _reached(self) -> T:
+        if self._reconnections != self._life.reconnections:
+            self._reconnections = self._life.reconnections
+            self._target = self._target.current()
+        return self._target
+
+    def _asked(self, slot: str) -> T:
         target = self._reached()
         seen = target.replaced_by is None
         target.judge.asked(self._life.number, target.name, _ordinal(slot), seen=seen)
-        stored = target.ledger.get(slot)
+        return target
+
+
+class LedgerSink(_Connection[LedgerTarget], TransactionalSink):
+    """A transactional sink."""
+
+    def last(self, slot: str) -> Position | None:
+        self._life.point("before last", slot)
+        stored = self._asked(slot).ledger.get(slot)
         return stored.position if stored else None
 
     def write(self, chunk: Chunk) -> Rejected | None:
@@ -297,18 +322,39 @@ class LedgerSink(TransactionalSink):
         self._life.point("after sink", chunk.key)
         return answer
 
-    def _reached(self) -> LedgerTarget:
-        if self._reconnections != self._life.reconnections:
-            self._reconnections = self._life.reconnections
-            self._target = self._target.current()
-        return self._target
+
+class CommittedSink(_Connection[CommitTarget], CommitSink):
+    """A commit sink. Its target compares the position in the same step that shows the rows and moves it."""
+
+    def prepare(self, segment: StagedSegment) -> str:
+        self._life.point("before prepare", segment.id)
+        return " ".join(str(number) for chunk in segment.chunks for number in numbers_in(chunk.table))
+
+    def position(self) -> CommitPosition | None:
+        self._life.point("before position", "")
+        return self._asked(_TABLE).ledger.get(_TABLE)
+
+    def commit(self, batch: BatchCommit) -> None:
+        self._life.point("before sink", batch.digest)
+        target = self._reached()
+        rows = [number for handle in batch.handles for number in map(int, handle.split())]
+        target.judge.sent(self._life.number, target.name, rows, batch_id=batch.batch_id, ordinal=0, term=self._term)
+        if target.ledger.get(_TABLE) != batch.follows:
+            self._life.met("refused by its position")
+            raise ConnectionError("the position is another one")
+        if batch.follows is not None and not batch.follows.is_shown:
+            self._life.met("built on a restored state")
+        target.store(_TABLE, batch.position, rows, batch.digest)
+        self._asked(_TABLE)
+        self._life.point("after sink", batch.digest)
 
 
-def forget(target: LedgerTarget, deed: Deed, size: int, turn: int) -> int:
+def forget(target: LosingTarget[Any], deed: Deed, size: int, turn: int) -> int:
     """Carry out a deed on a target. Returns how many commits it lost."""
     if deed is Deed.FORGET_SLOT:
         return target.forget_of_a_slot(size, turn)
-    return target.replace(size) if deed is Deed.REPLACE else target.forget(size)
+    lose = {Deed.RESTORE: target.restore, Deed.REPLACE: target.replace}.get(deed, target.forget)
+    return lose(size)
 
 
 class WholeBatchSink(BatchSink):

@@ -12,11 +12,11 @@ from tests.house.stores import Store
 from tests.house.support import DirectCall, Runtime
 from tests.simulation.histories.losing import lose
 from tests.simulation.histories.losses import LossJudge
-from tests.simulation.histories.plans import NAMES, Deed, Loss, Plan, Tamper, Tampering
+from tests.simulation.histories.plans import COMMITTING, NAMES, ROLLED, Deed, Loss, Plan, Tamper, Tampering
 from tests.simulation.histories.process import Process
 from tests.simulation.histories.spark import end_in, next_batch, tamper
 from tests.simulation.histories.stores import SimulatedStore, Space
-from tests.simulation.histories.targets import LedgerTarget, Target, forget
+from tests.simulation.histories.targets import CommitTarget, LedgerTarget, LosingTarget, Target, forget
 from wal_sink.support.calls import in_turn
 
 _START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -120,10 +120,10 @@ class HistoryWorld:
                 self._histories[batch_id] += 1
 
     def forget(self, deed: Deed, size: int) -> None:
-        """Let every transactional target lose its newest commits."""
+        """Let every target that stores positions lose its newest commits."""
         self.losses += 1
         for name, target in self.targets.items():
-            if isinstance(target := target.current(), LedgerTarget):
+            if isinstance(target := target.current(), LosingTarget):
                 lost = forget(target, deed, size, self.plan.seed + self.losses)
                 self.hits[deed] += lost > 0
                 self.note(f"-- sink {name!r}: {deed}, {lost} commits")
@@ -143,7 +143,8 @@ class HistoryWorld:
     def _target(self, name: str) -> Target:
         if self.kinds[name] == "transactional":
             return LedgerTarget(name, self.judge, told_at_a_time=self.plan.refusing)
-        return Target(name, self.judge)
+        is_committed = self.kinds[name].removeprefix(ROLLED) == COMMITTING
+        return (CommitTarget if is_committed else Target)(name, self.judge)
 
     def _runtime(self) -> Runtime:
         return SimulatedRuntime(
