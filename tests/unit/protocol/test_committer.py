@@ -37,6 +37,16 @@ def with_batch(place: Place, sink: Recorder) -> Run:
     return run
 
 
+def test_a_batch_whose_checkpoint_lost_it_before_its_release_waits() -> None:
+    place, sink = Place(), Recorder()
+    with_batch(place, sink)
+    drain = place.open({"a": sink}, stages=False)
+    assert drain.gate.search() == 0
+    place.checkpoint.delete(["commits/0"])
+    assert not drain.advance(drain.committers[0])
+    assert place.wal.list(paths.batch(0), recursive=True).count("release.json") == 0
+
+
 # Where it begins.
 
 

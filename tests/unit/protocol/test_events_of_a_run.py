@@ -12,8 +12,9 @@ from tests.house.protocol import CommitterPool, Run
 from tests.house.sinks import Chunk
 from tests.house.support import Began, Collected, Ended, Event, GaveUp, Marked, Replayed, Sent, Staged
 from tests.simulation.histories.lives import lower_retention
+from tests.support.lake import Lake, LakeSink
 from tests.support.small_run import Place, Recorder
-from wal_sink import Rejected, Retry, RetryLaterError, StoreError, idempotent
+from wal_sink import Delivery, Rejected, Retry, RetryLaterError, StoreError, idempotent
 from wal_sink.metrics.prometheus import Metrics
 from wal_sink.support.texts import told
 from wal_sink.telemetry import AttemptFailed, Delivered, FoundDelivered, Released, StreamHeld, StreamResumed
@@ -64,6 +65,13 @@ def test_a_batch_is_told_from_its_staging_to_its_marker(heard: Heard) -> None:
     assert (marked.sink, marked.batch, marked.batches, marked.rows) == ("a", 0, 1, 5)
     assert (marked.rejected, marked.unknown) == (0, 0)
     assert len(marked.delays_s) == 1
+
+
+def test_a_batch_that_waits_in_a_roll_is_told_as_released(heard: Heard) -> None:
+    place = Place()
+    run = place.open({"a": Delivery(LakeSink(Lake()), roll_s=60.0)}, on_event=heard)
+    place.stream(run, 0)
+    assert [(each.sink, each.batch, each.complete_through) for each in heard.of(Released)] == [("a", 0, 0)]
 
 
 def test_with_metrics_a_dispatch_tells_the_times_of_its_chunks(heard: Heard) -> None:

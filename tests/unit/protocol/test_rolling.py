@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from tests.support.small_run import Place, Recorder, before_create
 from tests.support.vault import Vault, VaultSink
 from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink import ConfigError, CorruptError, DeliveryError, FencedError, HistoryError, StoreError
+from wal_sink.log.sink_records import ErrorRecord
 from wal_sink.protocol import committer as committing
 from wal_sink.protocol.rolling import MOST_BATCHES
 from wal_sink.settings import MAX_SEGMENT_BYTES, Delivery, Retry
@@ -266,6 +268,8 @@ def test_a_lost_record_of_a_roll_that_was_begun_is_an_error() -> None:
     with pytest.raises(CorruptError, match=r"roll\.json: expected the record of a roll"):
         place.open({"a": rolled(VaultSink(vault))}).deliver_all()
     assert vault.rows() == []
+    newest = max(place.wal.list(paths.errors("a")))
+    assert decode(ErrorRecord, place.wal.read(f"{paths.errors('a')}/{newest}"), "an error").batch_id == 0
 
 
 def test_a_record_that_was_made_after_the_look_for_it_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -467,6 +471,10 @@ def test_finishing_closes_the_roll_at_once() -> None:
     thread = CommitterThread(run, run.committers[0], on_failure=lambda _: None)
     for _ in place.query().batches(run, 3):
         thread.wake()
+    wait_until(lambda: len(run.committers[0]._rolling.batches) == 3)
+    thread.wake()
+    time.sleep(0.1)  # it looks for another batch, and has no answer to give
+    assert lake.commits == 0
     thread.finish()
     assert thread.join(PATIENCE_S)
     assert (thread.error, lake.commits, len(lake.rows())) == (None, 1, 3)
