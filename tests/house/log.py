@@ -25,13 +25,14 @@ from wal_sink.log.records import (
 )
 from wal_sink.log.segment_reader import Rows, chunk_ends, load_segment, read_parquet
 from wal_sink.log.segment_writer import SegmentLimits, SegmentWriter
-from wal_sink.log.sink_records import NameRecord, OwnerRecord, RenamedRecord, RetiredRecord
+from wal_sink.log.sink_records import ErrorRecord, NameRecord, OwnerRecord, RenamedRecord, RetiredRecord
 from wal_sink.log.terms import MARGIN, Term, claim
 
 __all__ = [
     "FORMAT",
     "MARGIN",
     "NOTHING",
+    "ErrorRecord",
     "Holding",
     "Log",
     "LowWater",

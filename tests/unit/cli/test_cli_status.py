@@ -8,12 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.house.log import Log, WalRecord, claim, decode, encode, paths
+from tests.house.log import ErrorRecord, Log, WalRecord, claim, decode, encode, paths
 from tests.house.stores import Store, StoreSpec, open_store
 from tests.house.support import SYSTEM
 from tests.support.command import invoke, invoke_json
 from tests.support.staged_log import stage
-from wal_sink.log.sink_records import ErrorRecord
 
 BATCHES = 3
 

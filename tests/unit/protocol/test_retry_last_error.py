@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.house.log import Log, claim, paths
+from tests.house.log import ErrorRecord, Log, claim, paths
 from tests.house.operate import WalFacts, read_commit, read_health, read_status
 from tests.house.protocol import Run
 from tests.house.support import Runtime, StoppedError
@@ -26,7 +26,6 @@ from wal_sink.errors import (
     StoreError,
     WalSinkError,
 )
-from wal_sink.log.sink_records import ErrorRecord
 from wal_sink.operate.health import SinkError
 from wal_sink.protocol.retry import LONGEST_TEXT, LastError
 from wal_sink.testing import Crash, FaultyStore, simulated_runtime

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.house.log import Log, Marker, decode, paths
+from tests.house.log import ErrorRecord, Log, Marker, decode, paths
 from tests.house.operate import Check, plan_skip
 from tests.house.protocol import CommitterThread, Run
 from tests.house.sinks import BatchCommit, CommitPosition, Sink
@@ -18,7 +18,6 @@ from tests.support.small_run import Place, Recorder, before_create
 from tests.support.vault import Vault, VaultSink
 from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink import ConfigError, CorruptError, DeliveryError, FencedError, HistoryError, StoreError
-from wal_sink.log.sink_records import ErrorRecord
 from wal_sink.protocol import committer as committing
 from wal_sink.protocol.rolling import MOST_BATCHES
 from wal_sink.settings import MAX_SEGMENT_BYTES, Delivery, Retry
