@@ -92,6 +92,8 @@ def test_what_is_no_change_of_a_known_row_is_refused_by_name(spark: SparkSession
         f"operation 'm' {unknown}",
         f"operation 'no change event' {unknown}",
         "column 'source_lsn' of the change stream is NULL",
+        f"operation 'no change event' {unknown}",
+        f"operation 'u without the old key' {unknown}",
     ]
     refused = changes_of("mysql").refused(rows_of(events(spark, "mysql_refused", PEOPLE, "mysql")))
     assert [reason for _, reason in sorted(refused.items())] == [
@@ -101,8 +103,22 @@ def test_what_is_no_change_of_a_known_row_is_refused_by_name(spark: SparkSession
     ]
 
 
+def test_each_placeholder_of_an_unchanged_value_becomes_the_value_before_it(spark: SparkSession) -> None:
+    text = spark.read.text(str(EVENTS / "postgresql_unavailable.jsonl"))
+    kinds = {"tags": "STRING", "digest": "STRING", "refs": "ARRAY<STRING>", "counts": "ARRAY<INT>"}
+    columns = ", ".join(
+        f"{name} {kind}" for name, kind in {"code": "STRING", **kinds, "rates": "ARRAY<DOUBLE>"}.items()
+    )
+    known, unknown, whole = debezium(text, columns=columns, key="code", connector="postgresql").collect()
+    values = ["k", '{"a":"b"}', "00ff", ["11111111-2222-3333-4444-555555555555"], [1, 2], [0.5]]
+    assert [*known] == [*values, "u", 300]
+    assert unknown.op == "u without the unchanged value of tags, digest, refs, counts, rates"
+    assert [*whole] == ["k", "b68a35a7", "5f5f6465", ["95"], [95, 95, 100], [95.0, 95.0, 100.0], "u", 302]
+
+
 def test_an_event_that_is_no_json_or_has_another_type_ends_the_query(spark: SparkSession) -> None:
-    for text in ("{", '{"op":"c","after":{"id":"x"}}'):
+    event = '{"op":"c","after":{"id":1}}'
+    for text in ("{", '{"op":"c","after":{"id":"x"}}', f"{event}\n{event}", f"{event}xx}}", f"[{event}]"):
         df = spark.createDataFrame([(bytearray(text.encode()),)], "value BINARY")
         with pytest.raises(Exception, match=r"(?i)malformed"):
             debezium(df, columns=PEOPLE, key="id", connector="mysql").collect()
@@ -117,6 +133,8 @@ def test_columns_that_no_event_can_fill_are_refused(spark: SparkSession) -> None
         ({"columns": "id BIGINT, op STRING"}, "'op' occurs twice"),
         ({"columns": "id BIGINT, source_scn BIGINT", "connector": "oracle"}, "'source_scn' occurs twice"),
         ({"columns": "id BIGINT, s STRUCT<a: ARRAY<MAP<STRING, TIMESTAMP>>>"}, "'s' is .* but Debezium writes dates"),
+        ({"columns": "id BIGINT, age TINYINT"}, "'age' is tinyint, but Spark wraps"),
+        ({"columns": "id BIGINT, prices ARRAY<DECIMAL(9, 2)>"}, "'prices' is .* but Spark rounds"),
     ]
     for given, said in wrong:
         with pytest.raises(ConfigError, match=said):
