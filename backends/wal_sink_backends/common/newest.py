@@ -104,6 +104,14 @@ class NewestWins:
         stored = table if self.mark else table.drop_columns([self.changes.flag])
         return Events(stored, self.changes.deletes(table), refused, forms)
 
+    def other_newer_by(self, what: str, stored: Sequence[str]) -> PermanentError:
+        """The error for remembered deletes whose versions are other columns than this sink's."""
+        return PermanentError(
+            f"{what}: the versions of remembered deletes are newer_by={[*stored]}, but this sink has "
+            f"newer_by={[*self.newer_by]}. They cannot be compared. Nothing was written. Start with the same newer_by, "
+            "or fill a new target, under another name of the sink"
+        )
+
     def _form(self, schema: Any, name: str, what: str) -> str:
         if name not in schema.names:
             raise PermanentError(f"{what}: newer_by column {name!r} is not among the columns {schema.names}")

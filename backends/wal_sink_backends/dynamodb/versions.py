@@ -2,8 +2,9 @@
 
 Deletes are remembered in the table of the ledger. An item for each deleted key has its version. Each chunk that deletes
 adds a list of its keys, under the next number, so that they are found when their batch is old. One item tells which
-lists there are, and the oldest batch since which no delete was forgotten. Each transaction has the condition that this
-item is as it was read; so writers of one sink, replays too, cannot decide by what another one just changed.
+lists there are, the oldest batch since which no delete was forgotten, and `newer_by`. Each transaction has the
+condition that its numbers are as they were read; so writers of one sink, replays too, cannot decide by what another
+one just changed.
 """
 
 from __future__ import annotations
@@ -74,16 +75,20 @@ class Versioned:
         self._chunk, self._patience = chunk, Patience(calls.target.timeout_s)
         self._sink = "/".join(chunk.position.slot.split("/")[:2])
         self._lists: Attributes | None = None
+        self._newer_by = {"L": [{"S": name} for name in rule.newer_by]}
 
     def requests(self, items: Sequence[Item], what: str) -> tuple[list[Item], list[Request]]:
         """The rows that change something, with a request each, and then requests for the memory of deletes.
 
-        Raises `PermanentError` for a batch that is older than the memory, `RowsRefusedError`.
+        Raises `PermanentError` for a batch older than the memory and for another `newer_by`, `RowsRefusedError`.
         """
         known = self._read(items)
         covered = self._number("covered")
         if self._rule.remembers and self._chunk.batch_id < covered:
             raise too_old(what, self._chunk.batch_id, covered)
+        stored: Attributes = (self._lists or {}).get("newer_by", {"L": []})
+        if stored != self._newer_by and self._number("first") < self._number("next"):
+            raise self._rule.other_newer_by(what, [name["S"] for name in stored["L"]])
         refused: dict[int, str] = {}
         for item in items:
             try:
@@ -220,13 +225,15 @@ class Versioned:
             listed: dict[str, Any] = {"slot": {"S": self._slot(number)}, "keys": {"SS": list(digests)}}
             listed["batch_id"] = {"N": str(self._chunk.batch_id)}
             found.append({"Put": {"TableName": self._ledger, "Item": listed}})
+        first, covered = self._number("first"), self._number("covered")
         after = number + bool(digests)
-        return [*found, self._put_lists(first=self._number("first"), next_=after, covered=self._number("covered"))]
+        return [*found, self._put_lists(first=first, next_=after, covered=covered, newer_by=self._newer_by)]
 
-    def _put_lists(self, *, first: int, next_: int, covered: int) -> Request:
+    def _put_lists(self, *, first: int, next_: int, covered: int, **more: Attributes) -> Request:
         """The item that tells which lists there are, if it is as it was read."""
         numbers = {"first": first, "next": next_, "covered": covered}
-        item = {"slot": {"S": self._slot()}, **{name: {"N": str(number)} for name, number in numbers.items()}}
+        after = {name: {"N": str(number)} for name, number in numbers.items()}
+        item = {**(self._lists or {"slot": {"S": self._slot()}}), **after, **more}
         names = {"#slot": "slot"} if self._lists is None else {f"#{name}": name for name in numbers}
         request: Request = {"TableName": self._ledger, "Item": item, "ExpressionAttributeNames": names}
         if self._lists is None:

@@ -10,6 +10,8 @@ from dataclasses import replace
 from typing import Any, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
+import msgspec
+
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
 from wal_sink.sinks.base import Rejected, SinkContext
 from wal_sink.sinks.chunk import Chunk, Position
@@ -263,6 +265,8 @@ class RedisSink(LedgerSink):
             raise PermanentError(f"{what}: key {key!r} is a {wrong} already; expected a {expected}, or no key")
         if verdict == "TOO OLD":
             raise too_old(what, chunk.batch_id, int(details[0]))
+        if verdict == "OTHER NEWER_BY" and self._rule is not None:
+            raise self._rule.other_newer_by(what, msgspec.json.decode(details[0]))
         if verdict == "REFUSED":
             term, batch_id, rows, segment_id = details
             at = Position(chunk.position.slot, int(batch_id), int(rows), segment_id)

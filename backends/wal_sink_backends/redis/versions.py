@@ -55,6 +55,9 @@ wrong = wrong_type(by_batch, 'zset')
 if wrong then return {'BAD LEDGER', wrong, by_batch} end
 local covered = tonumber(redis.call('HGET', deleted, 'covered') or '0')
 if remembers and not known and batch < covered then return {'TOO OLD', tostring(covered)} end
+local top, newer_by = redis.call('ZREVRANGE', by_batch, 0, 0, 'WITHSCORES'), cjson.encode(names)
+local other = remembers and not known and top[1] and (redis.call('HGET', deleted, 'newer_by') or '[]')
+if other and other ~= newer_by then return {'OTHER NEWER_BY', other} end
 
 local odd
 local function older(stored, new)  -- below 0: the stored version is older; no stored version is the oldest
@@ -118,7 +121,6 @@ if #odds > 1 then return odds end
 redis.call('HSET', ledger, 'term', ARGV[1])
 if known then return {'KNOWN'} end
 
-local top = redis.call('ZREVRANGE', by_batch, 0, 0, 'WITHSCORES')
 local newest = math.max(batch, tonumber(top[2] or '0'))
 for _, step in ipairs(steps) do
     local verb, key = step[1], step[2]
@@ -126,7 +128,7 @@ for _, step in ipairs(steps) do
         redis.call('HSET', key, unpack(ARGV, step[3], step[4]))
         if step[6] >= step[5] then redis.call('HDEL', key, unpack(ARGV, step[5], step[6])) end
     elseif verb == 'delete' then
-        redis.call('HSET', deleted, '=' .. key, step[3])
+        redis.call('HSET', deleted, 'newer_by', newer_by, '=' .. key, step[3])
         redis.call('ZADD', by_batch, newest, key)
         redis.call('DEL', key)
     else
@@ -154,7 +156,7 @@ version, those columns' names; then for each row `put`, `delete` or `mark`, its 
 
 
 def keys_of_deletes(chunk: Chunk) -> list[str]:
-    """The keys in which a sink remembers deletes: a hash with a version by key, and the keys by batch."""
+    """The keys in which a sink remembers deletes: a hash with `newer_by` and versions by key, and the keys by batch."""
     sink = "/".join(chunk.position.slot.split("/")[:2])
     return [f"{LEDGER}{sink}/deleted", f"{LEDGER}{sink}/deleted-by-batch"]
 

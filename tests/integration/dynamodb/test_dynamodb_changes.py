@@ -157,6 +157,28 @@ def test_deletes_are_remembered_for_some_batches_and_older_ones_are_refused(serv
     assert [row.id for row in rows_in(server, table)] == [1, 3]
 
 
+def test_another_newer_by_is_refused_while_deletes_are_remembered(server: DynamoDbLocal) -> None:
+    table = server.new_table()
+    with opened(server, table, **CHANGES, deletes_kept=2) as sink:
+        write(sink, [change(1, "d", 5)], 0)
+    for newer_by in (["pos"], ["pos", "file"]):
+        with opened(server, table, **CHANGES | {"newer_by": newer_by}) as sink:
+            with pytest.raises(PermanentError, match="another name of the sink") as refused:
+                write(sink, [change(1, "c", 6)], 1)
+            assert f"newer_by={[*NEWER_BY]}, but this sink has newer_by={newer_by}" in str(refused.value)
+            assert (last := sink.last(SLOT)) is not None
+            assert last.batch_id == 0
+    assert rows_in(server, table) == []
+    with opened(server, table, **CHANGES, deletes_kept=2) as sink:
+        write(sink, [change(2, "d", 6)], 1)
+        write(sink, [], 3)
+    assert remembered(server, table) == (0, 0, 2)
+    with opened(server, table, **CHANGES | {"newer_by": "pos"}) as sink:
+        write(sink, [change(1, "c", 6), change(3, "d", 6)], 4)
+        write(sink, [change(3, "u", 5)], 5)
+    assert [row.id for row in rows_in(server, table)] == [1]
+
+
 def test_a_transaction_holds_a_chunk_of_deletes_alone(server: DynamoDbLocal) -> None:
     table = server.new_table()
     with opened(server, table, **CHANGES) as sink:

@@ -46,6 +46,7 @@ def remembered(server: RedisServer) -> tuple[int, int]:
     with server.client() as client:
         fields = client.hgetall(f"{LEDGER}{SINK}/deleted")
         covered = int(fields.pop("covered", 0))
+        assert bool(fields.pop("newer_by", "")) or not fields
         assert {f"={key}" for key in client.zrange(f"{LEDGER}{SINK}/deleted-by-batch", 0, -1)} == set(fields)
     return len(fields), covered
 
@@ -134,6 +135,36 @@ def test_deletes_are_remembered_for_some_batches_and_older_ones_are_refused(serv
             sink.write(letter)
         assert sink.last(letter.position.slot) is None
     assert [row.id for row in rows_in(server)] == [1, 3]
+
+
+def test_another_newer_by_is_refused_while_deletes_are_remembered(server: RedisServer) -> None:
+    with opened(server, **CHANGES, deletes_kept=2) as sink:
+        write(sink, [change(1, "d", 5)], 0)
+    for newer_by in (["pos"], ["pos", "file"]):
+        with opened(server, **CHANGES | {"newer_by": newer_by}) as sink:
+            with pytest.raises(PermanentError, match="another name of the sink") as refused:
+                write(sink, [change(1, "c", 6)], 1)
+            assert f"newer_by={[*NEWER_BY]}, but this sink has newer_by={newer_by}" in str(refused.value)
+            assert (last := sink.last(SLOT)) is not None
+            assert last.batch_id == 0
+    assert rows_in(server) == []
+    with opened(server, **CHANGES, deletes_kept=2) as sink:
+        write(sink, [change(2, "d", 6)], 1)
+        write(sink, [], 3)
+    assert remembered(server) == (0, 2)
+    with opened(server, **CHANGES | {"newer_by": "pos"}) as sink:
+        write(sink, [change(1, "c", 6), change(3, "d", 6)], 4)
+        write(sink, [change(3, "u", 5)], 5)
+    assert [row.id for row in rows_in(server)] == [1]
+
+
+def test_a_memory_that_names_no_newer_by_is_refused(server: RedisServer) -> None:
+    with opened(server, **CHANGES) as sink, server.client() as client:
+        write(sink, [change(1, "d", 5)], 0)
+        client.hdel(f"{LEDGER}{SINK}/deleted", "newer_by")
+        with pytest.raises(PermanentError, match=r"remembered deletes are newer_by=\[\], but"):
+            write(sink, [change(1, "c", 4)], 1)
+    assert rows_in(server) == []
 
 
 def test_a_row_that_cannot_be_applied_is_refused_with_nothing_written(server: RedisServer) -> None:
