@@ -76,7 +76,7 @@ def check_mergeable(table: Any, what: str) -> None:
         )
 
 
-def new_columns(table: Any, schemas: Iterable[pa.Schema], never: Collection[str], what: str) -> list[Field]:
+def new_columns(table: Any, schemas: Iterable[pa.Schema], never: Collection[str | None], what: str) -> list[Field]:
     """The columns that a table lacks and may get, so that it takes rows of all these schemas.
 
     None is one of `never`, has the name of another one in another case, or needs a feature that the table lacks.

@@ -108,7 +108,7 @@ class DeltaSink(ReadySink, CommitSink):
         one_of("mode", mode, get_args(Mode))
         self.replaces_rows = mode == "upsert"
         self._upserts = Upserts.of(repr(self), key, newer_by, delete_when, on_delete) if mode == "upsert" else None
-        self._never_added = (*self._upserts.key, *self._upserts.newer_by) if self._upserts else ()
+        self._never_added = (*self._upserts.key, *self._upserts.newer_by, delete_when) if self._upserts else ()
         if self._upserts is None and (key or newer_by or delete_when):
             raise ConfigError(f"{self!r}: key, newer_by and delete_when need mode='upsert'")
         self._rolled_back = rolled_back

@@ -161,7 +161,7 @@ class Table:
             )
             for condition, values in updates:
                 merging = merging.when_matched_update(dict(values), condition)
-            inserted = {name: f"{SOURCE}.{quoted(name)}" for name in rows.column_names}
+            inserted = {quoted(name): f"{SOURCE}.{quoted(name)}" for name in rows.column_names}
             merging.when_not_matched_insert(inserted).execute()
             if state.version() < version:
                 return False

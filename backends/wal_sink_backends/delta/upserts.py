@@ -116,11 +116,11 @@ class Upserts:
 
     def updates(self, columns: Sequence[str]) -> list[tuple[str, Mapping[str, str]]]:
         """The conditions under which a stored row gets other values, with the new value of each column."""
-        every = {name: f"{SOURCE}.{quoted(name)}" for name in columns if name not in self.key}
+        every = {quoted(name): f"{SOURCE}.{quoted(name)}" for name in columns if name not in self.key}
         if self.changes is None:
             return [(self._is_newer(or_equal=True), every)]
         flag = f"{SOURCE}.{quoted(self.changes.flag)}"
-        marked = {name: every[name] for name in (*self.newer_by, self.changes.flag)}
+        marked = {name: every[name] for name in map(quoted, (*self.newer_by, self.changes.flag))}
         return [
             (f"{flag} AND ({self._is_newer(or_equal=True)})", marked),
             (f"NOT {flag} AND ({self._is_newer(or_equal=False)})", every),

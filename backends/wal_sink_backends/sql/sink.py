@@ -213,7 +213,7 @@ class SqlSink(LedgerSink):
             self._key,
             create=create_table,
             adds=evolve == "add",
-            versions=self._newer_by,
+            never_adds=(*self._newer_by, *filter(None, [delete_when])),
         )
         self._connection: Connection | None = None
         self._opened = False

@@ -318,9 +318,9 @@ class Sqlite(Dialect):
 
     def remembering(self, connection: Connection, table: str, deleted: str, replacing: Replacing) -> Sequence[str]:
         types, named = self.columns(connection, table), self.quote(deleted)
-        collations = dict(connection.execute(_COLLATIONS, (table,)).fetchall())
+        collations = {self.fold(name): its for name, its in connection.execute(_COLLATIONS, (table,))}
         parts = [
-            f"{self.quote(name)} {types[self.fold(name)]} COLLATE {collations.get(name, 'BINARY')} NOT NULL"
+            f"{self.quote(name)} {types[self.fold(name)]} COLLATE {collations.get(self.fold(name), 'BINARY')} NOT NULL"
             for name in (*replacing.key, *replacing.newer_by)
         ]
         batch, wal = DELETED_COLUMNS

@@ -48,13 +48,13 @@ class TargetTable:
         *,
         create: bool,
         adds: bool = False,
-        versions: Sequence[str] = (),
+        never_adds: Sequence[str] = (),
     ) -> None:
         self._dialect = dialect
         self._name = name
         self._key = key
         self.creates = create
-        self._adds, self._never_added = adds, {*key, *versions}
+        self._adds, self._never_added = adds, {*key, *never_adds}
         self._known: Known | None = None
         self.oid: int | None = None
         """The number of the table in this run; None before it is known."""
@@ -203,7 +203,7 @@ class TargetTable:
         return lacking
 
     def _refuse_to_add(self, name: str, kind: ArrowType, found: Sequence[str], what: str) -> None:
-        """Refuse a missing column, unless it may be added. A column of the key or the age would be NULL in old rows."""
+        """Refuse a missing column, unless it may be added. Key, age and flag would be NULL in old rows."""
         twin = next((other for other in found if other.casefold() == name.casefold()), None)
         may_be_added = twin is None and kind_of(kind) != "void" and name not in self._never_added
         if self._adds and may_be_added:

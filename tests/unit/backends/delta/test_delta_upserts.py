@@ -161,13 +161,14 @@ def test_plain_upserts_of_names_and_texts_that_need_quotes(tmp_path: Path) -> No
     ]
 
 
-@pytest.mark.parametrize("name", ["id", "v"])
-def test_key_and_version_do_not_come(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["id", "v", "gone"])
+def test_key_version_and_flag_do_not_come(tmp_path: Path, name: str) -> None:
     """Stored rows would have NULL there."""
-    rows = pa.table({"id": pa.array([1]), "v": pa.array([1]), "note": ["x"], "more": ["y"]})
+    rows = pa.table({"id": pa.array([1]), "v": pa.array([1]), "gone": [False], "note": ["x"], "more": ["y"]})
     write_deltalake(str(tmp_path / "t"), rows.drop_columns([name, "more"]))
-    options: dict[str, Any] = {"mode": "upsert", "key": "id", "newer_by": "v", "evolve": "add"}
-    with opened(tmp_path / "t", context(columns=rows.column_names), **options) as sink:
+    with opened(
+        tmp_path / "t", context(columns=rows.column_names), **{**MARKING, "newer_by": "v"}, evolve="add"
+    ) as sink:
         one = batch(sink, 0, rows)
         with pytest.raises(PermanentError, match=f"the table has no column '{name}'"):
             sink.commit(one)

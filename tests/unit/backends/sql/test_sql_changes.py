@@ -221,8 +221,17 @@ def test_marks_need_no_memory_and_leave_the_other_columns(path: Path) -> None:
     assert query(path, f"SELECT name FROM sqlite_master WHERE name = '{DELETED}'") == []
 
 
-def test_keys_are_equal_as_the_column_has_them(path: Path) -> None:
-    query(path, "CREATE TABLE flights (shop TEXT COLLATE NOCASE PRIMARY KEY, pos INT, value TEXT)")
+def test_the_flag_does_not_come_to_rows_that_are_there(path: Path) -> None:
+    """It would be NULL in them, and `WHERE NOT gone` would hide them."""
+    query(path, "CREATE TABLE flights (id INT PRIMARY KEY, pos INT)")
+    marks = {"operation": None, "delete_when": "gone", "on_delete": "mark", "key": "id", "newer_by": "pos"}
+    with opened(sink_to(path, evolve="add", **marks)) as sink, pytest.raises(PermanentError, match="no column 'gone'"):
+        sink.write(chunk(pa.table({"id": [1], "pos": [1], "gone": [False]})))
+
+
+@pytest.mark.parametrize("name", ["shop", "SHOP"])
+def test_keys_are_equal_as_the_column_has_them(path: Path, name: str) -> None:
+    query(path, f"CREATE TABLE flights ({name} TEXT COLLATE NOCASE PRIMARY KEY, pos INT, value TEXT)")
     with opened(sink_to(path, key="shop", newer_by="pos")) as sink:
         for number, (shop, pos, op) in enumerate([("a", 1, "c"), ("A", 5, "d"), ("a", 3, "u"), ("b", 1, "c")]):
             rows = pa.table({"shop": [shop], "pos": [pos], "op": [op], "value": ["x"]})
