@@ -173,6 +173,24 @@ def test_every_request_of_a_merge_may_fail(server: S3Product, proxy: FaultyProxy
     assert any("_delta_log/00000000000000000002.json" in target for target in written)
 
 
+def test_a_batch_costs_as_many_requests_however_many_there_were(
+    server: S3Product, proxy: FaultyProxy, table: str
+) -> None:
+    """Besides those of its files. The first look of a process reads the table."""
+    proxy.arm(pass_on, at=0)
+    found = []
+    with opened(table, storage_options=options(server.endpoint), create=True) as direct:
+        deliver(direct, 0)
+        for number in range(1, 5):
+            prepared = batch(direct, number)
+            with opened(table, storage_options=options(proxy.url)) as sink:
+                before = len(proxy.seen)
+                assert sink.position() == prepared.follows
+                sink.commit(prepared)
+                found.append(len(proxy.seen) - before)
+    assert found[1:] == [18] * 3
+
+
 def _requests_of_a_commit(server: S3Product, proxy: FaultyProxy, table: str) -> list[tuple[Request, Answer]]:
     _commit_through(server, proxy, table, pass_on, 0)
     return list(proxy.seen)
