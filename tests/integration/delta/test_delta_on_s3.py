@@ -176,7 +176,7 @@ def test_every_request_of_a_merge_may_fail(server: S3Product, proxy: FaultyProxy
 def test_a_batch_costs_as_many_requests_however_many_there_were(
     server: S3Product, proxy: FaultyProxy, table: str
 ) -> None:
-    """Besides those of its files. The first look of a process reads the table."""
+    """Those of its files are not counted. The first look of a process reads the table."""
     proxy.arm(pass_on, at=0)
     found = []
     with opened(table, storage_options=options(server.endpoint), create=True) as direct:
