@@ -116,6 +116,13 @@ def test_each_placeholder_of_an_unchanged_value_becomes_the_value_before_it(spar
     assert [*whole] == ["k", "b68a35a7", "5f5f6465", ["95"], [95, 95, 100], [95.0, 95.0, 100.0], "u", 302]
 
 
+def test_a_value_with_more_or_less_than_one_event_is_refused(spark: SparkSession) -> None:
+    event = '{"op":"c","after":{"id":1}}'
+    df = spark.createDataFrame([(f"{event},{event}",), (" ",)], "value STRING")
+    found = debezium(df, columns=PEOPLE, key="id", connector="mysql").collect()
+    assert [row.op for row in found] == ["no change event"] * 2
+
+
 def test_an_event_that_is_no_json_or_has_another_type_ends_the_query(spark: SparkSession) -> None:
     event = '{"op":"c","after":{"id":1}}'
     for text in ("{", '{"op":"c","after":{"id":"x"}}', f"{event}\n{event}", f"{event}xx}}", f"[{event}]"):

@@ -17,6 +17,8 @@ from tests.house.sinks import Chunk, Position
 from tests.support.chunks import chunk
 
 KEY, NEWER_BY = ("shop", "id"), ("file", "pos")
+CHANGES: dict[str, Any] = {"newer_by": NEWER_BY, "operation": "op"}
+MARKS: dict[str, Any] = {"newer_by": NEWER_BY, "delete_when": "gone", "on_delete": "mark"}
 _KINDS: dict[str, Any] = {
     "shop": pa.string(),
     "id": pa.int64(),

@@ -17,8 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-import pyarrow as pa
-
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.sinks.base import Rejected
 from wal_sink.sinks.failures import ForgottenError
@@ -27,7 +25,7 @@ from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink.support.arguments import check_bool, check_count, one_of
 from wal_sink.support.secrets import mask_url
 from wal_sink.support.texts import Finding, counted, fine
-from wal_sink_backends.common.changes import Changes, OnDelete, warn_of_repeated_keys
+from wal_sink_backends.common.changes import Changes, OnDelete
 from wal_sink_backends.common.columns import is_text
 from wal_sink_backends.common.options import Options, refuse_braces
 from wal_sink_backends.common.sinks import Evolve, IfRecreated, LedgerSink, name_of, reached
@@ -44,7 +42,7 @@ from wal_sink_backends.sql.base.dialect import (
 )
 from wal_sink_backends.sql.base.server import BLANK, address_in, shown_scheme
 from wal_sink_backends.sql.base.table import TargetTable
-from wal_sink_backends.sql.base.values import kind_of, refuse_nulls, refuse_repeated_keys
+from wal_sink_backends.sql.base.values import kind_of, refuse_nulls, refuse_repeated_keys, tell_repeated_keys
 
 if TYPE_CHECKING:
     from wal_sink.sinks.base import SinkContext
@@ -342,9 +340,7 @@ class SqlSink(LedgerSink):
                 parts = stream.parts(connection, chunk, known, deleted, covered)
             else:
                 if self._key and not self._newer_by:
-                    with suppress(pa.ArrowNotImplementedError):  # keys that Arrow does not compare
-                        keys = chunk.table.group_by([*self._key]).aggregate([]).num_rows
-                        warn_of_repeated_keys(chunk.num_rows, keys, repr(self))
+                    tell_repeated_keys(chunk.table, self._key, repr(self))
                 replacing = replacing_in(chunk.table.schema, self._key, self._newer_by)
                 putting = partial(self._dialect.putting, connection, self._table, replacing=replacing)
                 parts = iter([Part(chunk.table, range(chunk.num_rows), known, putting)])

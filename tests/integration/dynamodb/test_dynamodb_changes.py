@@ -11,6 +11,8 @@ from boto3.dynamodb.types import TypeDeserializer
 
 from tests.house.sinks import Rejected
 from tests.support.change_history import (
+    CHANGES,
+    MARKS,
     NEWER_BY,
     Change,
     Model,
@@ -30,8 +32,6 @@ from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.testing import crash_matrix
 from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink
 
-CHANGES: dict[str, Any] = {"newer_by": NEWER_BY, "operation": "op"}
-MARKS: dict[str, Any] = {"newer_by": NEWER_BY, "delete_when": "gone", "on_delete": "mark"}
 SINK = SLOT.rpartition("/")[0]
 READ = TypeDeserializer().deserialize
 

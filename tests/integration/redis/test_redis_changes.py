@@ -12,6 +12,8 @@ import pytest
 
 from tests.house.sinks import Rejected
 from tests.support.change_history import (
+    CHANGES,
+    MARKS,
     NEWER_BY,
     Change,
     Model,
@@ -31,8 +33,6 @@ from wal_sink.testing import crash_matrix
 from wal_sink_backends.redis.rows import LEDGER
 from wal_sink_backends.redis.sink import RedisSink
 
-CHANGES: dict[str, Any] = {"newer_by": NEWER_BY, "operation": "op"}
-MARKS: dict[str, Any] = {"newer_by": NEWER_BY, "delete_when": "gone", "on_delete": "mark"}
 SINK = SLOT.rpartition("/")[0]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
@@ -17,6 +18,7 @@ from wal_sink.errors import PermanentError
 from wal_sink.sinks.json_rows import plain_values
 from wal_sink.support.clock import SYSTEM
 from wal_sink.support.logs import logger_of
+from wal_sink_backends.common.changes import warn_of_repeated_keys
 from wal_sink_backends.common.columns import Array, ArrowType, array_of, stored_type, texts_of
 
 if TYPE_CHECKING:
@@ -121,6 +123,12 @@ def refuse_nulls(column: Any, reason: str, refused: dict[int, str]) -> None:
 
 class _Repeated(Exception):
     """A key occurs twice in an object."""
+
+
+def tell_repeated_keys(table: pa.Table, key: Sequence[str], what: str) -> None:
+    """Warn once of rows that have one key, unless Arrow cannot compare such keys."""
+    with suppress(pa.ArrowNotImplementedError):
+        warn_of_repeated_keys(table.num_rows, table.group_by([*key]).aggregate([]).num_rows, what)
 
 
 def refuse_repeated_keys(column: Any, name: str, refused: dict[int, str], kept_as: str) -> None:
