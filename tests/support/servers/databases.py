@@ -227,7 +227,7 @@ class MariadbServer(DatabaseServer):
         self.program = program("mariadbd", "mariadb-server")
 
     def create_files(self) -> None:
-        own = ["--no-defaults", f"--datadir={self.data}", "--auth-root-authentication-method=normal"]
+        own = ["--no-defaults", *self._own_folders(), "--auth-root-authentication-method=normal"]
         install = program("mariadb-install-db", "mariadb-server")
         self.run(install, *own, "--skip-test-db", "--innodb-flush-log-at-trx-commit=0")
 
@@ -237,11 +237,17 @@ class MariadbServer(DatabaseServer):
     def command(self) -> Sequence[str | Path]:
         return [
             *as_user(self.user),
-            *(self.program, "--no-defaults", f"--datadir={self.data}", f"--port={self.port}"),
+            *(self.program, "--no-defaults", *self._own_folders(), f"--port={self.port}"),
             *("--bind-address=127.0.0.1", f"--socket={self.folder / 's'}", "--innodb-flush-log-at-trx-commit=0"),
             *("--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M", "--max-allowed-packet=4M"),
             *("--performance-schema=OFF", "--innodb-fast-shutdown=2", "--skip-log-bin", "--skip-name-resolve"),
         ]
+
+    def _own_folders(self) -> list[str]:
+        """Return the options for its folders. A server that starts deletes the temporary tables that others have in its
+        `tmpdir`, and their statements fail.
+        """
+        return [f"--datadir={self.data}", f"--tmpdir={self.folder}"]
 
     def create_database(self, name: str) -> None:
         self.query("mysql", f"CREATE DATABASE {name}")
