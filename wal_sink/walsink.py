@@ -235,7 +235,7 @@ class WalSink:
                 refuse_unfit_columns(self._sinks, self._deliveries, df.schema.json())
                 pool.run.become_stager()
                 entry.has_term = True
-            self._stage(df, identity, pool)
+            self._stage(df, identity, pool, as_given=False)
 
     # --- without one
 
@@ -369,7 +369,7 @@ class WalSink:
     def _on_batch(self, df: DataFrame, batch_id: int) -> None:
         """Stage a batch of the query that `start` started; `start` has claimed the stager's term already."""
         with self._own_query.entered(df, batch_id, self._committers.checkpoint) as (identity, _):
-            self._stage(df, identity, self._pool_for(df))
+            self._stage(df, identity, self._pool_for(df), as_given=True)
 
     def _pool_for(self, df: DataFrame, spark: SparkSession | None = None) -> CommitterPool:
         """The committer pool for one batch. If this object is closing, waits for the stop of the query instead."""
@@ -380,14 +380,14 @@ class WalSink:
                 self._own_query.wait_if_leaving(df)
             raise
 
-    def _stage(self, df: DataFrame, identity: QueryIdentity, pool: CommitterPool) -> None:
+    def _stage(self, df: DataFrame, identity: QueryIdentity, pool: CommitterPool, *, as_given: bool) -> None:
         from wal_sink.spark.staging import stage_batch  # noqa: PLC0415 - there is a DataFrame, so there is Spark
 
         batch_id, wal = identity.batch_id, self._spec.safe_url
         told = pool.told_to_wait(batch_id)
         with logging_about(wal=pool.run.log.store.root, batch=batch_id):
             self._own_query.hold(df, pool, until=lambda: pool.has_room(batch_id, wal), while_held=told)
-            stage_batch(pool.run, self._spec, df, identity)
+            stage_batch(pool.run, self._spec, df, identity, as_given=as_given)
         pool.wake()
 
     # --- ending

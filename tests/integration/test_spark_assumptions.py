@@ -104,7 +104,7 @@ def batch_id_there(_: int) -> str | None:
 
 
 def sizes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield from (pa.record_batch([pa.array([batch.nbytes])], ["bytes"]) for batch in batches)
+    yield from (pa.table({"bytes": [batch.nbytes], "count": [batch.num_rows]}).to_batches()[0] for batch in batches)
 
 
 @pytest.mark.parametrize(("key", "limited"), [(staging._BATCH_BYTES_KEY, True), ("spark.sql.no.such.limit", False)])
@@ -116,8 +116,15 @@ def test_arrow_batches_are_limited_by_bytes(
     monkeypatch.setattr(staging, "_BATCH_BYTES_KEY", key)
     wide = spark.range(0, 64, 1, 1).selectExpr("repeat('x', 1048576) AS text")
     with staging._small_batches(spark):
-        most = max(row.bytes for row in wide.mapInArrow(sizes, "bytes long").collect())
+        most = max(row["bytes"] for row in wide.mapInArrow(sizes, "bytes long, count long").collect())
     assert (most <= staging.ARROW_BATCH_BYTES + (2 << 20)) == limited
+
+
+def test_arrow_batches_of_small_rows_are_limited_by_rows(spark: SparkSession) -> None:
+    most = 10_000 if version_of(spark.version) == SPARK_3_5 else staging.SMALL_ROWS
+    with staging._small_batches(spark, row_bytes=8):
+        found = spark.range(0, 2 * most, 1, 1).mapInArrow(sizes, "bytes long, count long").collect()
+    assert [row["count"] for row in found] == [most, most]
 
 
 def test_offsets_are_written_before_a_batch_and_its_commit_after_it(spark: SparkSession, place: Home) -> None:

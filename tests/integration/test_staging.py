@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
-from pyspark.errors import PythonException
+from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import types as t
-from pyspark.sql.functions import rand
+from pyspark.sql.functions import rand, udf
 
 from tests.house.log import SegmentLimits, load_segment
-from tests.house.protocol import StagingContext
+from tests.house.protocol import StagedPartition, StagingContext
 from tests.house.spark import REPEAT_CHECKS, SparkJobError, setting_of, staging
 from tests.house.stores import StoreSpec, open_store
 from tests.support.fixtures.spark import processes_of
+from tests.support.streams import Home
 from wal_sink.errors import ConfigError, StoreError
 from wal_sink.spark.private import changed
 from wal_sink.spark.staging import evaluate_without_staging, stage_dataframe
@@ -37,16 +38,20 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 LIMITS = SegmentLimits(chunk_rows=1000, chunk_bytes=32 << 20, segment_bytes=64 << 20)
-BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+BATCH_BYTES, BATCH_ROWS = (f"spark.sql.execution.arrow.{key}" for key in ("maxBytesPerBatch", "maxRecordsPerBatch"))
+NO_BYTES = 2**31 - 1
 DESCRIPTION = "wal-sink orders: batch 7, stage"
 
 
-def stage(df: DataFrame, folder: Path, *, limits: SegmentLimits = LIMITS, under: str = "staged") -> list[SegmentRef]:
+def stage(
+    df: DataFrame, folder: Path, *, limits: SegmentLimits = LIMITS, under: str = "staged", row_bytes: int = 0
+) -> list[SegmentRef]:
     if not folder.exists():
         folder.mkdir()  # a run makes it when it opens the WAL; a task must find it
     store = StoreSpec(url=folder.as_uri())
     context = StagingContext(folder=under, limits=limits, columns=tuple(df.columns))
-    return list(stage_dataframe(df, store=store, context=context, description=DESCRIPTION).segments)
+    staged = stage_dataframe(df, store=store, context=context, description=DESCRIPTION, row_bytes=row_bytes)
+    return list(staged.segments)
 
 
 def read(spark: SparkSession, folder: Path, refs: list[SegmentRef], schema: t.StructType) -> DataFrame:
@@ -105,27 +110,110 @@ def test_the_dataframe_is_evaluated_once_and_fully(spark: SparkSession, tmp_path
     assert notes(log) == ["evaluated"] * 6
 
 
-@pytest.mark.parametrize("theirs", [None, "32m", "70000b", "2147483647"])
+@pytest.mark.parametrize(
+    ("theirs", "row_bytes", "limits"),
+    [
+        ({}, 0, (4 << 20, None)),
+        ({BATCH_BYTES: "32m"}, 0, (4 << 20, None)),
+        ({BATCH_BYTES: "70000b"}, 0, (70000, None)),
+        ({BATCH_BYTES: "70000b"}, 100, (70000, None)),
+        ({BATCH_BYTES: "2147483647"}, 0, (NO_BYTES, None)),
+        ({BATCH_BYTES: "2147483647"}, 100, (NO_BYTES, None)),
+        ({}, 4194, (NO_BYTES, 1000)),
+        ({}, 4195, (4 << 20, None)),
+        ({BATCH_ROWS: "64"}, 100, (NO_BYTES, 64)),
+        ({BATCH_ROWS: "-1"}, 100, (NO_BYTES, 1000)),
+    ],
+)
 def test_the_job_is_described_limited_and_all_is_restored(
-    spark: SparkSession, tmp_path: Path, theirs: str | None
+    spark: SparkSession, tmp_path: Path, theirs: dict[str, str], row_bytes: int, limits: tuple[int, int | None]
 ) -> None:
-    keys = ["spark.job.description", "spark.jobGroup.id", BATCH_BYTES]
+    if spark.version < "4" and limits[1]:
+        limits = (4 << 20, None)  # it has no limit of bytes, so it asks for none
+    keys = ["spark.job.description", "spark.jobGroup.id", BATCH_BYTES, BATCH_ROWS]
     step = noting(tmp_path / "log", lambda: [task_property(key) for key in keys])
     context = spark.sparkContext
     context.setJobGroup("the stream", "before")
-    default = setting_of(spark, BATCH_BYTES).value
+    default = {key: setting_of(spark, key).value for key in keys[2:]}
     try:
-        if theirs:
-            spark.conf.set(BATCH_BYTES, theirs)
-        stage(spark.range(0, 1, 1, 1).mapInArrow(step, "id long"), tmp_path / "wal")
+        for key, value in theirs.items():
+            spark.conf.set(key, value)
+        stage(spark.range(0, 1, 1, 1).mapInArrow(step, "id long"), tmp_path / "wal", row_bytes=row_bytes)
         assert context.getLocalProperty("spark.job.description") == "before"
-        assert setting_of(spark, BATCH_BYTES).value == (theirs or default)
+        assert {key: setting_of(spark, key).value for key in default} == default | theirs
     finally:
-        spark.conf.unset(BATCH_BYTES)
+        for key in keys[2:]:
+            spark.conf.unset(key)
         for key in keys[:2]:
             context.setLocalProperty(key, None)  # type: ignore[arg-type]
-    limit = {"70000b": "70000", "2147483647": "2147483647"}.get(theirs or "", str(staging.ARROW_BATCH_BYTES))
-    assert notes(tmp_path / "log") == [str([DESCRIPTION, "the stream", limit])]
+    rows = str(limits[1]) if limits[1] else theirs.get(BATCH_ROWS)
+    assert notes(tmp_path / "log") == [str([DESCRIPTION, "the stream", str(limits[0]), rows])]
+
+
+def noted_sizes(monkeypatch: pytest.MonkeyPatch, fails: int = 0) -> list[int]:
+    """The bytes of a row that each job of staging is taken to have. The job with the number `fails`, from 1, fails."""
+    sizes: list[int] = []
+
+    def noting_size(*given: Any, row_bytes: int, **named: Any) -> StagedPartition:
+        sizes.append(row_bytes)
+        if len(sizes) == fails:
+            raise SparkJobError("no memory")
+        return stage_dataframe(*given, row_bytes=row_bytes, **named)
+
+    monkeypatch.setattr(staging, "stage_dataframe", noting_size)
+    return sizes
+
+
+def test_rows_are_small_until_a_larger_one_comes_or_the_query_ends(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batch 2 fails, maybe for lack of memory: the next run begins with the limit of bytes. Batch 3 has larger rows."""
+    place, sizes = Home(tmp_path), noted_sizes(monkeypatch, fails=3)
+    place.feed.add(range(30), range(30, 60), range(60, 90), range(90, 120), range(120, 150))
+    texts = "repeat('x', if(id div 30 = 3, 5000, 10)) AS text"
+    with pytest.raises(StreamingQueryException, match="no memory"), place.sink() as sink:
+        sink.run(place.writer(spark, columns=[texts]))
+    with place.sink() as sink:
+        sink.run(place.writer(spark, columns=[texts]))
+    assert [sorted([0, size, 5000]).index(size) for size in sizes] == [0, 1, 1, 0, 1, 2]
+
+
+def through_arrow(rows: DataFrame) -> DataFrame:
+    return rows.mapInArrow(lambda batches: batches, "id long")
+
+
+@pytest.mark.parametrize(
+    ("step", "names", "counted"),
+    [
+        (lambda rows: rows.filter("id < 100").repartition(2), None, True),
+        (lambda rows: rows.withColumn("more", udf(lambda number: number + 1, "long")("id")), None, False),
+        (through_arrow, None, False),
+        (through_arrow, "no such name", True),
+    ],
+    ids=["no Python", "udf", "mapInArrow", "a name that is not known"],
+)
+def test_a_python_step_keeps_a_limit_of_bytes(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Any, names: str | None, *, counted: bool
+) -> None:
+    """Its rows may be large where those that are staged are small."""
+    place, sizes = Home(tmp_path), noted_sizes(monkeypatch)
+    if names:
+        monkeypatch.setattr(staging, "_IN_PYTHON", re.compile(names))
+    place.feed.add(range(3), range(3, 6))
+    with place.sink() as sink:
+        sink.run(step(place.feed.stream(spark)).writeStream.trigger(availableNow=True))
+    assert [size < staging.ARROW_BATCH_BYTES for size in sizes] == [True, counted]
+
+
+def test_what_foreach_batch_adds_keeps_a_limit_of_bytes(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, sizes = Home(tmp_path), noted_sizes(monkeypatch)
+    place.feed.add(range(3), range(3, 6))
+    with place.sink() as sink:
+        writer: Any = place.writer(spark).foreachBatch(lambda rows, batch: sink.stage(through_arrow(rows), batch))
+        writer.option("checkpointLocation", str(place.checkpoint)).start().awaitTermination()
+    assert sizes == [0, staging.ARROW_BATCH_BYTES]
 
 
 def test_a_stateful_query_stages_and_replays(spark: SparkSession, tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     monkeypatch.setattr(
         wal_sink.spark.staging,
         "stage_batch",
-        lambda run, _, stream, caller: stream.query.stage(run, caller.batch_id),
+        lambda run, _, stream, caller, **_given: stream.query.stage(run, caller.batch_id),
     )
     yield made
     while Hanging.of_this_test:
@@ -497,7 +497,7 @@ def test_a_started_query_forgets_how_an_earlier_one_failed(home: Home) -> None:
 
 
 def raising(error: BaseException) -> Callable[..., None]:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **_given: object) -> None:
         raise error
 
     return fail

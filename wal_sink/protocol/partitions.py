@@ -92,6 +92,8 @@ class StagedPartition(msgspec.Struct, frozen=True, omit_defaults=True):
     """Requests of the task, if they are measured."""
     time_zone: str = ""
     """As in the manifest."""
+    row_bytes: int = 0
+    """The largest mean of the bytes of a row in one of Spark's Arrow batches; 0 without rows."""
 
 
 def stage_partition(
@@ -228,22 +230,19 @@ def packed(
         parts = max(1, min(side_by_side, _size(rows) // part_bytes))
         refs = _pack(rows, lambda first: _segment_writer(context, log.store, log.runtime, first), _size(rows) / parts)
         whole.append(StagedPartition(tuple(refs), _handles(context, len(refs))))
-    return _as_one(whole, tasks=partitions)
+    return joined(whole, partitions)
 
 
-def joined(partitions: Sequence[StagedPartition]) -> StagedPartition:
-    """The partitions of a batch as one, in their order. None of them has inline rows."""
-    return _as_one(partitions, tasks=partitions)
-
-
-def _as_one(parts: Sequence[StagedPartition], *, tasks: Sequence[StagedPartition]) -> StagedPartition:
-    """The segments of all parts in their order, with time zone and timing of the tasks that returned their rows."""
+def joined(parts: Sequence[StagedPartition], tasks: Sequence[StagedPartition] = ()) -> StagedPartition:
+    """All parts, none with inline rows, as one, in order. `tasks` returned their rows: the parts if none is given."""
+    tasks = tasks or parts
     segments = tuple(segment for part in parts for segment in part.segments)
     sinks = {sink for part in parts for sink in part.prepared}
     handles = {sink: tuple(handle for part in parts for handle in part.prepared[sink]) for sink in sorted(sinks)}
     timing = combined(task.timing for task in tasks)
     zone = max((task.time_zone for task in tasks), default="")
-    return StagedPartition(segments, handles, timing=timing, time_zone=zone)
+    row_bytes = max((task.row_bytes for task in tasks), default=0)
+    return StagedPartition(segments, handles, timing=timing, time_zone=zone, row_bytes=row_bytes)
 
 
 def _part_bytes(context: StagingContext, partitions: Sequence[StagedPartition], log: Log) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import math
+import re
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -50,17 +52,21 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from wal_sink.stores.spec import StoreSpec
 
 ARROW_BATCH_BYTES = 4 << 20
 """The maximum number of bytes in one Arrow batch that Spark sends to a worker."""
+SMALL_ROWS = 1000
+"""The maximum number of rows in one where only rows are counted, since so many take less than `ARROW_BATCH_BYTES`."""
 
 _UNLIMITED_BYTES = 2**31 - 1
 """Spark then does not ask after each row how large the batch is. It is no version's default: somebody chose it."""
 _ATTEMPTS = 3
 """How many attempts in a row stage a batch if Spark repeats its shuffles."""
 _BATCH_BYTES_KEY = "spark.sql.execution.arrow.maxBytesPerBatch"
+_BATCH_ROWS_KEY = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _TOP_ROWS_KEY = "spark.sql.execution.topKSortFallbackThreshold"
 """Spark plans smaller limits of sorted rows as one node, `TakeOrderedAndProject`."""
 _COUNT = StructType([StructField("rows", LongType())])
@@ -73,6 +79,11 @@ _RESULT = StructType(
     ]
 )
 
+_PLAN = "== Physical Plan =="
+_STEP_NAMES = re.compile(r"^[\W\d]*([a-z]\w*)", re.MULTILINE | re.IGNORECASE)
+"""The first word of each line: `*(1) Project [id#20L]`, `+- MapInArrow …`."""
+_IN_PYTHON = re.compile("py|pandas|arrow", re.IGNORECASE)
+"""A part of the names of all steps that run in Python. Another name that has it costs time, and nothing else."""
 _SHUFFLE = "org.apache.spark.ShuffleDependency"
 _SHUFFLE_IN_TEXT = "+-"
 """The mark of a shuffle in `RDD.toDebugString`. If a name contains it by accident, the full check runs: no harm."""
@@ -80,8 +91,13 @@ _SHUFFLE_IN_TEXT = "+-"
 _logger = logger_of(__name__)
 
 
-def stage_batch(run: Run, store: StoreSpec, df: DataFrame, identity: QueryIdentity) -> None:
-    """Stage `df` as the batch of `identity`. A replay of a released batch is evaluated, counted and dropped."""
+def stage_batch(run: Run, store: StoreSpec, df: DataFrame, identity: QueryIdentity, *, as_given: bool) -> None:
+    """Stage `df` as the batch of `identity`. A replay of a released batch is evaluated, counted and dropped.
+
+    `as_given`: it is the DataFrame that Spark gave to `foreachBatch`, without further steps. Its Arrow batches are
+    limited by rows alone if all rows of this run were small and no step runs in Python. Such a step would get batches
+    without a limit of bytes, too, and its rows may be large.
+    """
     _check_query(run, identity.query_id)
     _begin_with_the_run(run, identity)
     what = f"wal-sink {store.safe_url} batch {identity.batch_id}"
@@ -91,7 +107,10 @@ def stage_batch(run: Run, store: StoreSpec, df: DataFrame, identity: QueryIdenti
         budget = inline_budget(df.sparkSession.sparkContext)
         context = run.staging_context(attempt, columns=columns, spark_schema=schema, inline_bytes=budget)
         description = f"{what}: stage attempt {attempt.number}"
-        staged = stage_dataframe(df, store=store, context=context, description=description)
+        known = run.row_bytes
+        staged = stage_dataframe(df, store=store, context=context, description=description, row_bytes=known)
+        may_count = known or (as_given and not _has_python_steps(identity.query, df.sparkSession.version))
+        run.row_bytes = max(known, staged.row_bytes if may_count else ARROW_BATCH_BYTES)
         return Staged(
             staged.segments, columns, schema, staged.prepared, staged.timing, staged.requests, staged.time_zone
         )
@@ -175,14 +194,17 @@ def _first_of_the_run(identity: QueryIdentity) -> int:
     return min([identity.batch_id - 1, *(progress.batchId for progress in identity.query.recentProgress)])
 
 
-def stage_dataframe(df: DataFrame, *, store: StoreSpec, context: StagingContext, description: str) -> StagedPartition:
+def stage_dataframe(
+    df: DataFrame, *, store: StoreSpec, context: StagingContext, description: str, row_bytes: int = 0
+) -> StagedPartition:
     """Write every row of `df` into segments and two-phase targets; return what was written, in order of partitions.
 
     The rows of small partitions come back with their tasks, and the driver writes them into common segments.
 
     Runs on the driver, on the thread of the stream, as one Spark job in that thread's job group. Partitions without
     rows make no segment. Names of segments are unique to an attempt; segments of failed attempts stay unreferenced.
-    Spark's UI shows `description`. A worker's memory does not grow with the rows of its partition.
+    Spark's UI shows `description`. A worker's memory does not grow with the rows of its partition. `row_bytes`: about
+    the bytes of the largest rows that the batch is taken to have; 0 if that is not known.
 
     Raises `ConfigError` for a schema that cannot be staged and for a null in a column declared 'not null', `StoreError`
     if the store fails in all of Spark's attempts at a task. Errors of the DataFrame itself are PySpark's own, or
@@ -190,7 +212,7 @@ def stage_dataframe(df: DataFrame, *, store: StoreSpec, context: StagingContext,
     meanwhile: the next job computes all shuffles again.
     """
     task = _StagingTask(store, context)
-    with _job(df, description) as resolved, _lasting_shuffles(df.sparkSession):
+    with _job(df, description, row_bytes) as resolved, _lasting_shuffles(df.sparkSession):
         collected = resolved.mapInArrow(task, _RESULT)
         rows = collected.collect()
     in_order = _in_order(rows, description)
@@ -223,14 +245,14 @@ def evaluate_without_staging(df: DataFrame, *, description: str) -> int:
 
 
 @contextmanager
-def _job(df: DataFrame, description: str) -> Iterator[DataFrame]:
+def _job(df: DataFrame, description: str, row_bytes: int = 0) -> Iterator[DataFrame]:
     """The context of a job of the stream; `df` in it, with names that Spark resolves."""
     schema, spark = df.schema, df.sparkSession
     check_schema(schema)
     not_null = ", ".join(not_null_paths(schema))
     with (
         described(spark.sparkContext, description),
-        _small_batches(spark),
+        _small_batches(spark, row_bytes),
         surfaced_errors(description, not_null, in_stream=True),
     ):
         yield df if are_resolved_by_name(schema) else df.toDF(*positional_names(schema))
@@ -250,13 +272,12 @@ class _StagingTask:
         partition = context.partitionId()
         counts = RequestCounts()
         opened: list[Log] = []
+        sizes = _RowSizes()
         with marked_errors():
-            log = partial(self._log, counts, opened)
-            staged = stage_partition(
-                self.staging, map(with_offsets, batches), log, partition=partition, on_executor=True
-            )
+            log, sound = partial(self._log, counts, opened), map(with_offsets, batches)
+            staged = stage_partition(self.staging, map(sizes, sound), log, partition=partition, on_executor=True)
         settle(self.store if opened else None)
-        staged = msgspec.structs.replace(staged, requests=counts.counted())
+        staged = msgspec.structs.replace(staged, requests=counts.counted(), row_bytes=sizes.most)
         result: list[pa.Array[Any]] = [
             pa.array([partition], pa.int32()),
             pa.array([context.taskAttemptId()], pa.int64()),
@@ -271,6 +292,18 @@ class _StagingTask:
         log.store.begin(is_there=True)
         opened.append(log)
         return log
+
+
+class _RowSizes:
+    """Passes record batches on. Keeps the largest mean size of their rows in bytes, rounded up."""
+
+    def __init__(self) -> None:
+        self.most = 0
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.num_rows:
+            self.most = max(self.most, math.ceil(batch.nbytes / batch.num_rows))
+        return batch
 
 
 def _staged(row: Row) -> StagedPartition:
@@ -303,17 +336,35 @@ def _task() -> TaskContext:
     return context
 
 
-def _batch_bytes(setting: str | None) -> int:
-    """The smaller of the user's limit and ours, in bytes, or none if the user wants none."""
-    found = size_of(setting)
-    return found if found == _UNLIMITED_BYTES else min(found or ARROW_BATCH_BYTES, ARROW_BATCH_BYTES)
+def _has_python_steps(query: StreamingQuery, version: str) -> bool:
+    """Whether steps of a stream may run in Python, going by the names in the plan of its running batch."""
+    is_extended = False
+    with understood(version, "the steps of the query"):
+        plan = str(private(query, "_jsq").explainInternal(is_extended))
+    names = _STEP_NAMES.findall(plan.removeprefix(_PLAN))
+    return not plan.startswith(_PLAN) or any(_IN_PYTHON.search(name) for name in names)
 
 
 @contextmanager
-def _small_batches(spark: SparkSession) -> Iterator[None]:
-    """Limit the bytes of Spark's Arrow batches: with the default of 64 MiB, rows of 1 MiB doubled a worker's memory."""
-    limit = str(_batch_bytes(setting_of(spark, _BATCH_BYTES_KEY).value))
-    with changed(spark, _BATCH_BYTES_KEY, limit):
+def _small_batches(spark: SparkSession, row_bytes: int = 0) -> Iterator[None]:
+    """Limit Spark's Arrow batches: with the default of 64 MiB, rows of 1 MiB doubled a worker's memory.
+
+    Counting bytes takes a fourth of the JVM's time, since Spark asks after each row. So small rows are only counted.
+    """
+    found = size_of(setting_of(spark, _BATCH_BYTES_KEY).value)
+    if found == _UNLIMITED_BYTES:
+        limits = {_BATCH_BYTES_KEY: found}
+    elif found is None or found < ARROW_BATCH_BYTES or not 0 < row_bytes * SMALL_ROWS <= ARROW_BATCH_BYTES:
+        limits = {_BATCH_BYTES_KEY: min(found or ARROW_BATCH_BYTES, ARROW_BATCH_BYTES)}
+    else:
+        rows = int(setting_of(spark, _BATCH_ROWS_KEY).value or 0)  # 0 or less: Spark has no limit
+        limits = {
+            _BATCH_BYTES_KEY: _UNLIMITED_BYTES,
+            _BATCH_ROWS_KEY: min(rows, SMALL_ROWS) if rows > 0 else SMALL_ROWS,
+        }
+    with ExitStack() as stack:
+        for key, limit in limits.items():
+            stack.enter_context(changed(spark, key, str(limit)))
         yield
 
 
