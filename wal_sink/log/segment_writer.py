@@ -19,6 +19,7 @@ from wal_sink.log import paths
 from wal_sink.log.records import SegmentRef, even_ends
 from wal_sink.stores.base import SegmentStream
 from wal_sink.stores.parquet import ROW_GROUP_BYTES, ROW_GROUP_ROWS, parquet_writer
+from wal_sink.support.arrow_types import viewed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -162,25 +163,11 @@ class SegmentWriter:
         if not self._given.equals(batch.schema, check_metadata=True):
             self._given = batch.schema
             self._declared = pa.schema([_relaxed_field(field) for field in batch.schema])
-        return batch if self._declared.equals(batch.schema) else pa.record_batch(_Redeclared(batch, self._declared))
+        return batch if self._declared.equals(batch.schema) else viewed(batch, self._declared)
 
     def _close_segment(self, segment: _OpenSegment) -> None:
         self._refs.append(segment.commit())
         self._open = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Redeclared:
-    """A batch under another schema of the same layout, without a copy: Arrow's C data interface separates data and
-    schema.
-    """
-
-    batch: pa.RecordBatch
-    schema: pa.Schema
-
-    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[Any, Any]:
-        _, array = self.batch.__arrow_c_array__()  # type: ignore[no-untyped-call]
-        return self.schema.__arrow_c_schema__(), array
 
 
 def _relaxed_field(field: Any) -> Any:
@@ -276,9 +263,8 @@ class _OpenSegment:
 
     def append(self, batch: pa.RecordBatch, row: int) -> int:
         """Take rows of `batch` from `row` on, at most up to the end of the chunk. Returns their number."""
-        count = self._fitting(batch, row)
+        count, size = self._fitting(batch, row)
         if count:
-            size = batch.slice(row, count).nbytes
             self._add(batch, row, count, size)
             self._chunk_rows += count
             self._chunk_bytes += size
@@ -320,13 +306,15 @@ class _OpenSegment:
         self._pending.clear()
         self._file.abort()
 
-    def _fitting(self, batch: pa.RecordBatch, row: int) -> int:
-        """Number of rows from `row` on that the open chunk still takes. A single first row always fits."""
+    def _fitting(self, batch: pa.RecordBatch, row: int) -> tuple[int, int]:
+        """Number of rows from `row` on that the open chunk still takes, and their bytes. A first row always fits."""
         count = min(batch.num_rows - row, self._limits.chunk_rows - self._chunk_rows)
         room = self._limits.chunk_bytes - self._chunk_bytes
-        if batch.slice(row, count).nbytes > room:
-            count = bisect_right(range(1, count), room, key=lambda rows: batch.slice(row, rows).nbytes)
-        return count if count or self._chunk_rows else 1
+        if (size := batch.slice(row, count).nbytes) > room:
+            fitting = bisect_right(range(1, count), room, key=lambda rows: batch.slice(row, rows).nbytes)
+            count = fitting if fitting or self._chunk_rows else 1
+            size = batch.slice(row, count).nbytes
+        return count, size
 
     @property
     def _size(self) -> int:

@@ -25,9 +25,9 @@ from wal_sink.log.records import SegmentRef, StagingTiming, TaskTiming, combined
 from wal_sink.log.segment_writer import Follower, SegmentLimits, SegmentPlace, SegmentWriter, segment_names
 from wal_sink.protocol.messages import SMALL_BATCH_BYTES
 from wal_sink.protocol.two_phase import Preparation, Preparer
-from wal_sink.sinks.arrow_types import in_utc
 from wal_sink.sinks.base import SinkContext
 from wal_sink.stores.base import SegmentStream
+from wal_sink.support.arrow_types import InUtc
 from wal_sink.support.clock import SYSTEM, Runtime, host_name
 from wal_sink.support.measures import OperationTimes
 
@@ -113,9 +113,8 @@ def stage_partition(
     the failure ends the task (`DeliveryError`), and Spark runs the batch again.
     """
     began_s = runtime.monotonic_s()
-    zones: set[str] = set()
-    names = segment_names(context.columns)
-    instants: Iterable[pa.RecordBatch] = (in_utc(batch.rename_columns(names), zones) for batch in batches)
+    in_utc, names = InUtc(), segment_names(context.columns)
+    instants: Iterable[pa.RecordBatch] = (in_utc(batch.rename_columns(names)) for batch in batches)
     inline = None
     if limit := context.inline_limit(partition):
         inline, instants = take_inline(instants, limit)
@@ -126,7 +125,7 @@ def stage_partition(
     seconds = rounded(runtime.monotonic_s() - began_s)
     task = TaskTiming(partition=partition, seconds=seconds, host=host_name() if on_executor else "")
     timing = StagingTiming(tasks=1, task_seconds=seconds, slowest=task)
-    return msgspec.structs.replace(staged, timing=timing, time_zone=max(zones, default=""))
+    return msgspec.structs.replace(staged, timing=timing, time_zone=max(in_utc.zones, default=""))
 
 
 def _written(

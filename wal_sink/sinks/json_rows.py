@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.errors import ConfigError
-from wal_sink.sinks.arrow_types import viewed
 from wal_sink.support.arguments import one_of
+from wal_sink.support.arrow_types import viewed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

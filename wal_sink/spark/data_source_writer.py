@@ -13,13 +13,13 @@ from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, BooleanType, IntegerType, StringType, StructField, StructType
 
 from wal_sink.errors import ConfigError, PermanentError
-from wal_sink.sinks.arrow_types import in_utc
 from wal_sink.sinks.base import BatchSink, ReleasedBatch
 from wal_sink.spark.foreach_writer import dumped, readable, spark_rows, unpickled
 from wal_sink.spark.private import thread_properties
 from wal_sink.spark.schema import arrow_schema, positional_names
 from wal_sink.spark.tasks import surfaced_errors
 from wal_sink.support.arguments import check_method, check_ran
+from wal_sink.support.arrow_types import InUtc
 from wal_sink.support.logs import logger_of
 from wal_sink.support.texts import told
 
@@ -147,7 +147,7 @@ class _WritingTask:
     def _input(self, writer: object, batches: Iterator[pa.RecordBatch]) -> Iterator[Row] | Iterator[pa.RecordBatch]:
         if _takes_batches(writer):
             return (batch.rename_columns(self.schema.names) for batch in batches)
-        return readable(spark_rows, (pa.Table.from_batches([in_utc(batch, set())]) for batch in batches), self.schema)
+        return readable(spark_rows, (pa.Table.from_batches([batch]) for batch in map(InUtc(), batches)), self.schema)
 
 
 def _no_messages(df: DataFrame) -> list[WriterCommitMessage | None]:

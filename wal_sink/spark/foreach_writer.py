@@ -21,11 +21,11 @@ from pyspark.sql import Row
 from pyspark.sql import types as t
 
 from wal_sink.errors import ConfigError, PermanentError
-from wal_sink.sinks.arrow_types import retyped, viewed
 from wal_sink.sinks.base import SegmentSink, SinkContext
 from wal_sink.spark.environment import version_of
 from wal_sink.spark.schema import schema_from_json, type_modules
 from wal_sink.support.arguments import check_ran
+from wal_sink.support.arrow_types import retyped, viewed
 from wal_sink.support.logs import logger_of
 from wal_sink.support.texts import told
 

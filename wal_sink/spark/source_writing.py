@@ -22,7 +22,6 @@ from wal_sink.protocol.checkpoint import Checkpoint
 from wal_sink.protocol.partitions import StagedPartition, StagingContext, joined, stage_partition
 from wal_sink.protocol.run import Run
 from wal_sink.protocol.stage import Attempt, Staged, compare_replay, create_manifest
-from wal_sink.sinks.arrow_types import with_offsets
 from wal_sink.spark.checkpoint_files import checkpoint_files
 from wal_sink.spark.cluster import REPEAT_CHECKS
 from wal_sink.spark.environment import Version
@@ -30,6 +29,7 @@ from wal_sink.spark.schema import check_schema, schema_json
 from wal_sink.spark.source_options import WriteOptions
 from wal_sink.stores.measured import MeasuredStore, SlowRequests
 from wal_sink.stores.opening import open_store
+from wal_sink.support.arrow_types import with_offsets
 from wal_sink.support.clock import SYSTEM
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from wal_sink.log.log import Log
 from wal_sink.protocol.partitions import StagedPartition, StagingContext, packed, stage_partition
 from wal_sink.protocol.run import Run
 from wal_sink.protocol.stage import Attempt, Staged, compare_replay
-from wal_sink.sinks.arrow_types import with_offsets
 from wal_sink.spark.cluster import inline_budget, size_of
 from wal_sink.spark.environment import SPARK_3_5, version_of
 from wal_sink.spark.identity import QueryIdentity
@@ -43,6 +42,7 @@ from wal_sink.spark.tasks import (
 )
 from wal_sink.stores.measured import measured
 from wal_sink.stores.opening import open_store
+from wal_sink.support.arrow_types import with_offsets
 from wal_sink.support.clock import SYSTEM
 from wal_sink.support.logs import logger_of
 from wal_sink.support.measures import RequestCounts

@@ -237,9 +237,11 @@ class MariadbServer(DatabaseServer):
     def command(self) -> Sequence[str | Path]:
         return [
             *as_user(self.user),
-            *(self.program, "--no-defaults", *self._own_folders(), f"--port={self.port}"),
-            *("--bind-address=127.0.0.1", f"--socket={self.folder / 's'}", "--innodb-flush-log-at-trx-commit=0"),
-            *("--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M", "--max-allowed-packet=4M"),
+            *(self.program, "--no-defaults"),
+            *self._own_folders(),
+            *(f"--port={self.port}", "--bind-address=127.0.0.1", f"--socket={self.folder / 's'}"),
+            *("--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M"),
+            "--max-allowed-packet=4M",
             *("--performance-schema=OFF", "--innodb-fast-shutdown=2", "--skip-log-bin", "--skip-name-resolve"),
         ]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from wal_sink.sinks.arrow_types import with_offsets
+from wal_sink.support.arrow_types import with_offsets
 
 NOTHING = pa.py_buffer(b"")
 TEXT = pa.field("text", pa.string(), nullable=False)

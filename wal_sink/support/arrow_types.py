@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -26,28 +27,47 @@ def retyped(kind: Any, leaf: Callable[[Any], Any]) -> Any:
     return leaf(kind)
 
 
-def in_utc(batch: pa.RecordBatch, zones: set[str]) -> pa.RecordBatch:
-    """The same instants under the time zone UTC. The time zones that they had are added to `zones`.
+class InUtc:
+    """Gives record batches whose instants are the same under the time zone UTC. `zones`: the time zones that they had.
 
     Java knows time zones that Python does not, and then no instant under such a name can be read.
     """
 
-    def utc(kind: Any) -> Any:
+    def __init__(self) -> None:
+        self.zones: set[str] = set()
+        self._given = self._schema = pa.schema([])
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if not batch.schema.equals(self._given):
+            self._given = batch.schema
+            self._schema = pa.schema([field.with_type(retyped(field.type, self._utc)) for field in batch.schema])
+        return batch if self._schema.equals(self._given) else viewed(batch, self._schema)
+
+    def _utc(self, kind: Any) -> Any:
         if not (pa.types.is_timestamp(kind) and kind.tz):
             return kind
-        zones.add(kind.tz)
+        self.zones.add(kind.tz)
         return pa.timestamp(kind.unit, "UTC")
-
-    schema = pa.schema([field.with_type(retyped(field.type, utc)) for field in batch.schema])
-    return batch if schema.equals(batch.schema) else viewed(batch, schema)
 
 
 def viewed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The same bytes as columns of `schema`, whose types must have the layout of those of `batch`.
+    """The same bytes as columns of `schema`, whose types must have the layout of those of `batch`. No copy.
 
     Arrow's `cast` refuses a struct that is null somewhere and has a field that is not null (measured, pyarrow 26).
     """
-    return pa.ipc.read_record_batch(batch.serialize(), schema)
+    return pa.record_batch(_Viewed(batch, schema))
+
+
+@dataclass(frozen=True, slots=True)
+class _Viewed:
+    """Arrow's C data interface separates data and schema."""
+
+    batch: pa.RecordBatch
+    schema: pa.Schema
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[Any, Any]:
+        _, array = self.batch.__arrow_c_array__()  # type: ignore[no-untyped-call]
+        return self.schema.__arrow_c_schema__(), array
 
 
 def with_offsets(batch: pa.RecordBatch) -> pa.RecordBatch:

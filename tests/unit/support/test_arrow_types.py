@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from wal_sink.sinks.arrow_types import in_utc
 from wal_sink.sinks.json_rows import maps_as
+from wal_sink.support.arrow_types import InUtc
 
 
 def test_instants_are_in_utc_at_any_depth_in_place_of_a_zone_that_only_java_knows() -> None:
@@ -23,13 +23,13 @@ def test_instants_are_in_utc_at_any_depth_in_place_of_a_zone_that_only_java_know
     rows: Any = pa.array([[("a", {"at": moment, "list": [moment, None]})], None], plain)
     given = pa.record_batch([rows.cast(kind_in("GMT+8")), pa.array([1, 2])], ["moments", "id"])
 
-    zones: set[str] = set()
-    staged: Any = in_utc(given, zones)
+    in_utc = InUtc()
+    staged: Any = in_utc(given)
 
     assert staged.schema.types == [kind_in("UTC"), pa.int64()]
     assert staged.column(0).cast(plain).to_pylist() == rows.to_pylist()
-    assert zones == {"GMT+8"}
-    assert in_utc(staged, zones) is staged
+    assert in_utc.zones == {"GMT+8"}
+    assert in_utc(staged) is staged
 
 
 def test_a_null_struct_with_a_field_that_is_not_null_is_no_obstacle() -> None:
@@ -41,7 +41,7 @@ def test_a_null_struct_with_a_field_that_is_not_null_is_no_obstacle() -> None:
     maps = pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int32()))
     instants = pa.array([1, None], pa.timestamp("us", "GMT+8"))
 
-    staged = in_utc(pa.record_batch([structs, maps, instants], ["struct", "map", "at"]), set())
+    staged = InUtc()(pa.record_batch([structs, maps, instants], ["struct", "map", "at"]))
     assert staged.column(0).to_pylist() == [{"x": 1}, None]
     assert staged.column(2).cast(pa.int64()).to_pylist() == [1, None]
     entries = maps_as("entries", pa.Table.from_batches([staged]))
