@@ -119,10 +119,10 @@ def test_the_dataframe_is_evaluated_once_and_fully(spark: SparkSession, tmp_path
         ({BATCH_BYTES: "70000b"}, 100, (70000, None)),
         ({BATCH_BYTES: "2147483647"}, 0, (NO_BYTES, None)),
         ({BATCH_BYTES: "2147483647"}, 100, (NO_BYTES, None)),
-        ({}, 4194, (NO_BYTES, 1000)),
-        ({}, 4195, (4 << 20, None)),
+        ({}, 2097, (NO_BYTES, 2000)),
+        ({}, 2098, (4 << 20, None)),
         ({BATCH_ROWS: "64"}, 100, (NO_BYTES, 64)),
-        ({BATCH_ROWS: "-1"}, 100, (NO_BYTES, 1000)),
+        ({BATCH_ROWS: "-1"}, 100, (NO_BYTES, 2000)),
     ],
 )
 def test_the_job_is_described_limited_and_all_is_restored(

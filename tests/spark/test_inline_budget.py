@@ -21,11 +21,15 @@ TOO_LARGE = (
 )
 
 
+class Context(SimpleNamespace):
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
 def context(result_size: str, heap: int) -> Any:
     runtime = SimpleNamespace(getRuntime=lambda: SimpleNamespace(maxMemory=lambda: heap))
     jvm = SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(Runtime=runtime)))
     conf = {"spark.driver.maxResultSize": result_size} if result_size else {}
-    return SimpleNamespace(_jvm=jvm, version="4.3.0", _jsc=SimpleNamespace(getConf=lambda: conf))
+    return Context(_jvm=jvm, version="4.3.0", _jsc=SimpleNamespace(getConf=lambda: conf))
 
 
 @pytest.mark.parametrize(

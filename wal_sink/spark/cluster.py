@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
@@ -263,6 +264,7 @@ def _ways_out(context: SparkContext, missing: Collection[str] = ()) -> str:
     )
 
 
+@lru_cache(maxsize=1)  # it takes nine questions to the JVM, and a context keeps its settings
 def inline_budget(context: SparkContext) -> int:
     """Return the budget of inline rows, in bytes, for the jobs of this driver; see `wal_sink.protocol.partitions`.
 
@@ -271,7 +273,6 @@ def inline_budget(context: SparkContext) -> int:
     """
     with understood(context.version, "how much a job may return to the driver"):
         heap = int(private(context, "_jvm").java.lang.Runtime.getRuntime().maxMemory())
-        # In every batch, and `SparkContext.getConf` would copy each setting to Python, one call each.
         setting = private(context, "_jsc").getConf().get(_RESULT_SIZE, "1g")
         permitted = size_of(setting)
         if permitted is None:

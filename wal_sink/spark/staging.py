@@ -17,6 +17,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, St
 
 from wal_sink.errors import ConfigError
 from wal_sink.log.log import Log
+from wal_sink.protocol.messages import SMALL_BATCH_BYTES
 from wal_sink.protocol.partitions import StagedPartition, StagingContext, packed, stage_partition
 from wal_sink.protocol.run import Run
 from wal_sink.protocol.stage import Attempt, Staged, compare_replay
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 
 ARROW_BATCH_BYTES = 4 << 20
 """The maximum number of bytes in one Arrow batch that Spark sends to a worker."""
-SMALL_ROWS = 1000
+SMALL_ROWS = 2000
 """The maximum number of rows in one where only rows are counted, since so many take less than `ARROW_BATCH_BYTES`."""
 
 _UNLIMITED_BYTES = 2**31 - 1
@@ -224,10 +225,11 @@ def stage_dataframe(
         )
     counts = RequestCounts()
     log = Log(measured(open_store(store), counts if context.measured else None), SYSTEM, context.run_id)
-    # Where the slots are not known, one segment after the other is packed: only slower.
-    slots = task_slots(df.sparkSession.sparkContext) or 1
     with named_errors(description):
         partitions = [_staged(row) for row in in_order]
+        # Slots matter to rows that the driver does not deliver. Unknown ones: one segment is packed after the other.
+        are_many = sum(len(each.inline) for each in partitions) > SMALL_BATCH_BYTES
+        slots = (are_many and task_slots(df.sparkSession.sparkContext)) or 1
         staged = packed(context, partitions, log, side_by_side=slots)
     for partition in partitions:
         counts.merge(partition.requests)
