@@ -150,8 +150,10 @@ def test_the_job_is_described_limited_and_all_is_restored(
     assert notes(tmp_path / "log") == [str([DESCRIPTION, "the stream", str(limits[0]), rows])]
 
 
-def noted_sizes(monkeypatch: pytest.MonkeyPatch, fails: int = 0) -> list[int]:
-    """The bytes of a row that each job of staging is taken to have. The job with the number `fails`, from 1, fails."""
+def noted_sizes(monkeypatch: pytest.MonkeyPatch, many: int, fails: int = 0) -> list[int]:
+    """The bytes of a row that each job of staging is taken to have. `many`: rows after which they are counted. The job
+    with the number `fails`, from 1, fails.
+    """
     sizes: list[int] = []
 
     def noting_size(*given: Any, row_bytes: int, **named: Any) -> StagedPartition:
@@ -161,59 +163,97 @@ def noted_sizes(monkeypatch: pytest.MonkeyPatch, fails: int = 0) -> list[int]:
         return stage_dataframe(*given, row_bytes=row_bytes, **named)
 
     monkeypatch.setattr(staging, "stage_dataframe", noting_size)
+    monkeypatch.setattr(staging, "MANY_ROWS", many)
     return sizes
 
 
-def test_rows_are_small_until_a_larger_one_comes_or_the_query_ends(
+def test_rows_are_counted_after_many_small_ones_of_the_same_run(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Batch 2 fails, maybe for lack of memory: the next run begins with the limit of bytes. Batch 3 has larger rows."""
-    place, sizes = Home(tmp_path), noted_sizes(monkeypatch, fails=3)
-    place.feed.add(range(30), range(30, 60), range(60, 90), range(90, 120), range(120, 150))
-    texts = "repeat('x', if(id div 30 = 3, 5000, 10)) AS text"
+    """Batch 1 has few rows, and batch 4 larger ones. The job of batch 3 fails, maybe for lack of memory."""
+    place, sizes = Home(tmp_path), noted_sizes(monkeypatch, many=30, fails=4)
+    place.feed.add(range(30), range(30, 50), range(60, 90), range(90, 120), range(120, 150), range(150, 180))
+    texts = "repeat('x', if(id div 30 = 4, 5000, 10)) AS text"
     with pytest.raises(StreamingQueryException, match="no memory"), place.sink() as sink:
         sink.run(place.writer(spark, columns=[texts]))
     with place.sink() as sink:
         sink.run(place.writer(spark, columns=[texts]))
-    assert [sorted([0, size, 5000]).index(size) for size in sizes] == [0, 1, 1, 0, 1, 2]
+    assert [sorted([0, size, 5000]).index(size) for size in sizes] == [0, 1, 0, 1, 0, 1, 2]
 
 
 def through_arrow(rows: DataFrame) -> DataFrame:
     return rows.mapInArrow(lambda batches: batches, "id long")
 
 
+def through_udf(rows: DataFrame) -> DataFrame:
+    return rows.select(udf(lambda number: number + 1, "long")("id").alias("id"))
+
+
 @pytest.mark.parametrize(
-    ("step", "names", "counted"),
+    ("step", "pattern", "counted"),
     [
-        (lambda rows: rows.filter("id < 100").repartition(2), None, True),
-        (lambda rows: rows.withColumn("more", udf(lambda number: number + 1, "long")("id")), None, False),
-        (through_arrow, None, False),
+        (lambda rows: rows.filter("id < 100").repartition(2), "", True),
+        (through_udf, "", False),
+        (through_arrow, "", False),
         (through_arrow, "no such name", True),
     ],
     ids=["no Python", "udf", "mapInArrow", "a name that is not known"],
 )
 def test_a_python_step_keeps_a_limit_of_bytes(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Any, names: str | None, *, counted: bool
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Any, pattern: str, *, counted: bool
 ) -> None:
     """Its rows may be large where those that are staged are small."""
-    place, sizes = Home(tmp_path), noted_sizes(monkeypatch)
-    if names:
-        monkeypatch.setattr(staging, "_IN_PYTHON", re.compile(names))
+    place, sizes = Home(tmp_path), noted_sizes(monkeypatch, many=3)
+    if pattern:
+        monkeypatch.setattr(staging, "_IN_PYTHON", re.compile(pattern))
     place.feed.add(range(3), range(3, 6))
     with place.sink() as sink:
         sink.run(step(place.feed.stream(spark)).writeStream.trigger(availableNow=True))
-    assert [size < staging.ARROW_BATCH_BYTES for size in sizes] == [True, counted]
+    assert [bool(size) for size in sizes] == [False, counted]
+
+
+def test_a_python_step_that_comes_later_keeps_a_limit_of_bytes(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark leaves the branch of a source without new rows out of a batch's plan."""
+    place, other, sizes = Home(tmp_path), Home(tmp_path / "other"), noted_sizes(monkeypatch, many=3)
+    place.feed.add(range(3))
+    other.feed.folder.mkdir(parents=True)
+    both = place.feed.stream(spark).union(through_udf(other.feed.stream(spark)))
+    with place.sink() as sink:
+        query = sink.start(both.writeStream)
+        query.processAllAvailable()
+        place.feed.add(range(3, 6))
+        query.processAllAvailable()
+        other.feed.add(range(3))
+        query.processAllAvailable()
+    assert [bool(size) for size in sizes] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    "limit", [{"spark.sql.maxPlanStringLength": "60"}, {"spark.sql.redaction.string.regex": "Map"}]
+)
+def test_a_plan_that_spark_does_not_tell_keeps_a_limit_of_bytes(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: dict[str, str]
+) -> None:
+    place, sizes = Home(tmp_path), noted_sizes(monkeypatch, many=3)
+    place.feed.add(range(3), range(3, 6))
+    with ExitStack() as changes, place.sink() as sink:
+        for key, value in limit.items():
+            changes.enter_context(changed(spark, key, value))
+        sink.run(through_arrow(place.feed.stream(spark)).writeStream.trigger(availableNow=True))
+    assert sizes == [0, 0]
 
 
 def test_what_foreach_batch_adds_keeps_a_limit_of_bytes(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place, sizes = Home(tmp_path), noted_sizes(monkeypatch)
+    place, sizes = Home(tmp_path), noted_sizes(monkeypatch, many=3)
     place.feed.add(range(3), range(3, 6))
     with place.sink() as sink:
         writer: Any = place.writer(spark).foreachBatch(lambda rows, batch: sink.stage(through_arrow(rows), batch))
         writer.option("checkpointLocation", str(place.checkpoint)).start().awaitTermination()
-    assert sizes == [0, staging.ARROW_BATCH_BYTES]
+    assert sizes == [0, 0]
 
 
 def test_a_stateful_query_stages_and_replays(spark: SparkSession, tmp_path: Path) -> None:

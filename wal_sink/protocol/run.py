@@ -71,8 +71,8 @@ class Run:
         self._retired: set[str] = set()
         self.inline_rows = True
         """Whether small partitions may travel to the driver. Spark's limit of a job's result may be too small."""
-        self.row_bytes = 0
-        """About the bytes of the largest rows that were staged in this run; 0 if that is not known."""
+        self.seen_rows: dict[str, tuple[int, int]] = {}
+        """By the running query's run: the largest `StagedPartition.row_bytes`, and the rows of the newest batch."""
         self._stager: Stager | None = None
 
     def open(

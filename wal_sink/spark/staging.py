@@ -61,6 +61,8 @@ ARROW_BATCH_BYTES = 4 << 20
 """The maximum number of bytes in one Arrow batch that Spark sends to a worker."""
 SMALL_ROWS = 2000
 """The maximum number of rows in one where only rows are counted, since so many take less than `ARROW_BATCH_BYTES`."""
+MANY_ROWS = 10_000
+"""The rows of a batch from which on the next one's rows are counted: for fewer it is not worth the questions."""
 
 _UNLIMITED_BYTES = 2**31 - 1
 """Spark then does not ask after each row how large the batch is. It is no version's default: somebody chose it."""
@@ -83,8 +85,10 @@ _RESULT = StructType(
 _PLAN = "== Physical Plan =="
 _STEP_NAMES = re.compile(r"^[\W\d]*([a-z]\w*)", re.MULTILINE | re.IGNORECASE)
 """The first word of each line: `*(1) Project [id#20L]`, `+- MapInArrow …`."""
-_IN_PYTHON = re.compile("py|pandas|arrow", re.IGNORECASE)
-"""A part of the names of all steps that run in Python. Another name that has it costs time, and nothing else."""
+_IN_PYTHON = re.compile("py|pandas|arrow|external|rdd", re.IGNORECASE)
+"""A part of the names of all steps that may run in Python. Another name that has it costs time, and nothing else."""
+_NOT_WHOLE = re.compile(r"\d more characters|\(redacted\)")
+"""What Spark leaves in the text of a plan in place of a part."""
 _SHUFFLE = "org.apache.spark.ShuffleDependency"
 _SHUFFLE_IN_TEXT = "+-"
 """The mark of a shuffle in `RDD.toDebugString`. If a name contains it by accident, the full check runs: no harm."""
@@ -96,8 +100,8 @@ def stage_batch(run: Run, store: StoreSpec, df: DataFrame, identity: QueryIdenti
     """Stage `df` as the batch of `identity`. A replay of a released batch is evaluated, counted and dropped.
 
     `as_given`: it is the DataFrame that Spark gave to `foreachBatch`, without further steps. Its Arrow batches are
-    limited by rows alone if all rows of this run were small and no step runs in Python. Such a step would get batches
-    without a limit of bytes, too, and its rows may be large.
+    limited by rows alone if the rows of this run of the query were small and many, and no step of this batch runs in
+    Python. Such a step would get batches without a limit of bytes, too, and its rows may be large.
     """
     _check_query(run, identity.query_id)
     _begin_with_the_run(run, identity)
@@ -108,10 +112,11 @@ def stage_batch(run: Run, store: StoreSpec, df: DataFrame, identity: QueryIdenti
         budget = inline_budget(df.sparkSession.sparkContext)
         context = run.staging_context(attempt, columns=columns, spark_schema=schema, inline_bytes=budget)
         description = f"{what}: stage attempt {attempt.number}"
-        known = run.row_bytes
-        staged = stage_dataframe(df, store=store, context=context, description=description, row_bytes=known)
-        may_count = known or (as_given and not _has_python_steps(identity.query, df.sparkSession.version))
-        run.row_bytes = max(known, staged.row_bytes if may_count else ARROW_BATCH_BYTES)
+        most, rows = run.seen_rows.get(identity.run_id, (0, 0))
+        is_worth_it = as_given and rows >= MANY_ROWS and not _has_python_steps(identity.query, df.sparkSession.version)
+        row_bytes = most if is_worth_it else 0
+        staged = stage_dataframe(df, store=store, context=context, description=description, row_bytes=row_bytes)
+        run.seen_rows = {identity.run_id: (max(most, staged.row_bytes), sum(ref.rows for ref in staged.segments))}
         return Staged(
             staged.segments, columns, schema, staged.prepared, staged.timing, staged.requests, staged.time_zone
         )
@@ -204,8 +209,8 @@ def stage_dataframe(
 
     Runs on the driver, on the thread of the stream, as one Spark job in that thread's job group. Partitions without
     rows make no segment. Names of segments are unique to an attempt; segments of failed attempts stay unreferenced.
-    Spark's UI shows `description`. A worker's memory does not grow with the rows of its partition. `row_bytes`: about
-    the bytes of the largest rows that the batch is taken to have; 0 if that is not known.
+    Spark's UI shows `description`. A worker's memory does not grow with the rows of its partition. `row_bytes`: the
+    bytes that a row of this batch is taken to have; 0 if that is not known.
 
     Raises `ConfigError` for a schema that cannot be staged and for a null in a column declared 'not null', `StoreError`
     if the store fails in all of Spark's attempts at a task. Errors of the DataFrame itself are PySpark's own, or
@@ -339,12 +344,16 @@ def _task() -> TaskContext:
 
 
 def _has_python_steps(query: StreamingQuery, version: str) -> bool:
-    """Whether steps of a stream may run in Python, going by the names in the plan of its running batch."""
+    """Whether steps of a stream's running batch may run in Python, going by the names in its plan.
+
+    Each batch has its own plan: a step whose source has no new rows is not in it.
+    """
     is_extended = False
     with understood(version, "the steps of the query"):
         plan = str(private(query, "_jsq").explainInternal(is_extended))
-    names = _STEP_NAMES.findall(plan.removeprefix(_PLAN))
-    return not plan.startswith(_PLAN) or any(_IN_PYTHON.search(name) for name in names)
+    if not plan.startswith(_PLAN) or _NOT_WHOLE.search(plan):
+        return True  # Spark does not tell all
+    return any(_IN_PYTHON.search(name) for name in _STEP_NAMES.findall(plan.removeprefix(_PLAN)))
 
 
 @contextmanager

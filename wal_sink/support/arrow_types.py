@@ -51,11 +51,13 @@ class InUtc:
 
 
 def viewed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The same bytes as columns of `schema`, whose types must have the layout of those of `batch`. No copy.
+    """The same bytes as columns of `schema`, whose types must have the layout of those of `batch`.
 
+    No copy, except where Arrow's C interface cannot carry the schema: names there end at a NUL.
     Arrow's `cast` refuses a struct that is null somewhere and has a field that is not null (measured, pyarrow 26).
     """
-    return pa.record_batch(_Viewed(batch, schema))
+    made = pa.record_batch(_Viewed(batch, schema))
+    return made if made.schema.equals(schema) else pa.ipc.read_record_batch(batch.serialize(), schema)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,14 @@ def test_instants_are_in_utc_at_any_depth_in_place_of_a_zone_that_only_java_know
     assert in_utc(staged) is staged
 
 
+def test_names_with_a_nul_stay_whole() -> None:
+    given: Any = pa.array([{"a\0b": 1, "a\0c": 2}])
+    instants = pa.array([1], pa.timestamp("us", "GMT+8"))
+    staged = InUtc()(pa.record_batch([given, instants], ["x\0y", "at"]))
+    assert staged.schema == pa.schema([("x\0y", given.type), ("at", pa.timestamp("us", "UTC"))])
+    assert staged.column(0).to_pylist() == given.to_pylist()
+
+
 def test_a_null_struct_with_a_field_that_is_not_null_is_no_obstacle() -> None:
     """Spark leaves such a field null where the struct is null, and Arrow then casts no column that has it."""
     number = pa.field("x", pa.int32(), nullable=False)
