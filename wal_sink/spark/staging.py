@@ -88,7 +88,7 @@ _STEP_NAMES = re.compile(r"^[\W\d]*([a-z]\w*)", re.MULTILINE | re.IGNORECASE)
 _IN_PYTHON = re.compile("py|pandas|arrow|external|rdd", re.IGNORECASE)
 """A part of the names of all steps that may run in Python. Another name that has it costs time, and nothing else."""
 _NOT_WHOLE = re.compile(r"\d more characters|\(redacted\)")
-"""What Spark leaves in the text of a plan in place of a part."""
+"""The text that Spark leaves in place of a part of a plan."""
 _SHUFFLE = "org.apache.spark.ShuffleDependency"
 _SHUFFLE_IN_TEXT = "+-"
 """The mark of a shuffle in `RDD.toDebugString`. If a name contains it by accident, the full check runs: no harm."""
