@@ -29,6 +29,7 @@ def test_instants_are_in_utc_at_any_depth_in_place_of_a_zone_that_only_java_know
     assert staged.schema.types == [kind_in("UTC"), pa.int64()]
     assert staged.column(0).cast(plain).to_pylist() == rows.to_pylist()
     assert in_utc.zones == {"GMT+8"}
+    assert in_utc(given).equals(staged)
     assert in_utc(staged) is staged
 
 
